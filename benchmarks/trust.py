@@ -3,6 +3,8 @@
     python -m benchmarks.trust alarms [500]     verdicts over random log-concave problems
     python -m benchmarks.trust planted          verdicts over fits that are bad on purpose
     python -m benchmarks.trust cost             what a default report adds to a fit (a9a needs KLIMB_DATA)
+    python -m benchmarks.trust prints FOLDER [NAME ...]    what verdict, leave-one-out, checks and print add to a fit
+                                                (FOLDER has the data of structured models)
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -245,12 +248,65 @@ def cost() -> None:
               f"verdict {report.verdict}")
 
 
+def printed_fits(folder: Path) -> Iterator[tuple[str, Any]]:
+    """Calls that fit a model, by name."""
+    from benchmarks.inducing import problem
+    from benchmarks.structured import MODELS, table
+
+    rng = np.random.default_rng(1)
+    yield "grouseticks", partial(klimb.fit, "TICKS ~ YEAR + cHEIGHT + (1 | BROOD) + (1 | INDEX) + (1 | LOCATION)",
+                                 table(folder, "grouseticks"), "poisson")
+    for name in ("cbpp", "verbagg", "sleepstudy", "penicillin", "scotland"):
+        model = MODELS[name]
+        graphs = {} if model.graph is None else {"G": table(folder, model.graph)}
+        yield name, partial(klimb.fit, model.formula, model.data(folder), model.family, priors=model.priors,
+                            graphs=graphs)
+    yield "mcycle s(times)", partial(klimb.fit, "accel ~ s(times)", table(folder, "mcycle"))
+    for n, family in ((400, "bernoulli"), (100_000, "bernoulli"), (2_000, "poisson")):
+        X = rng.standard_normal((n, 5))
+        _, y = draw_response("logistic" if family == "bernoulli" else "poisson", 0.4 * X.sum(axis=1), rng)
+        frame = {**{f"x{j}": column for j, column in enumerate(X.T)}, "y": y.astype(float)}
+        yield f"{family} {n} x 5", partial(klimb.fit, "y ~ x0 + x1 + x2 + x3 + x4", frame, family)
+    x = np.sort(rng.uniform(0.0, 10.0, 300))
+    _, y = draw_response("logistic", 2.0 * np.sin(x), rng)
+    yield "Gaussian process, n = 300", partial(klimb.gp(klimb.kernels.RBF(), x, klimb.sites.Logistic()).fit, y)
+    for n in (10_000, 100_000):
+        data = problem(n)
+        process = klimb.gp(klimb.kernels.RBF(variance=9.0, lengthscale=1.5), data.X, klimb.sites.Logistic(),
+                           inducing=data.Z)
+        yield f"inducing points, N = {n}", partial(process.fit, data.y, hyper="fixed")
+
+
+def prints(folder: Path, names: list[str]) -> None:
+    """CPU seconds: medians of three fits, of one where it takes a second."""
+    print(f"{'':26s}{'fit':>8s}{'trust':>8s}{'loo':>8s}{'checks':>8s}{'rest':>8s}  trust/fit  all/fit")
+    for name, make in printed_fits(folder):
+        if names and not any(own in name for own in names):
+            continue
+        found = []
+        while len(found) < 3 and sum(own[0] for own in found) < 2.0:
+            marks = [time.process_time()]
+            fit = make()
+            for part in ("", "trust", "data_loo", "checks", "__str__"):
+                answer = getattr(fit, part) if part else None
+                if part == "__str__":
+                    answer()
+                marks.append(time.process_time())
+            found.append(np.diff(marks))
+        middle = np.median(found, axis=0)
+        print(f"{name:26s}" + "".join(f"{own:8.4f}" for own in middle) + f"{middle[1] / middle[0]:9.0%}"
+              f"{middle[1:].sum() / middle[0]:9.0%}  {fit.trust.verdict}, {fit.loo().elpd:.3f}, {fit.checks.verdict}",
+              flush=True)
+
+
 def main(arguments: list[str]) -> None:
     what = arguments[0] if arguments else "planted"
     if what == "alarms":
         alarms(int(arguments[1]) if len(arguments) > 1 else 500)
     elif what == "cost":
         cost()
+    elif what == "prints":
+        prints(Path(arguments[1]), arguments[2:])
     else:
         planted()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,8 @@ import klimb
 from benchmarks.checks import Case, available, right, right_cases, wrong_cases
 from klimb.cli import run
 from klimb.models.check_view import MOST_ROWS, CheckView, kurtosis_score, skew_score, trend
-from klimb.models.checks import CHECKS, Check, register
+from klimb.models.checks import CHECKS, Suspect, check
 from klimb.report.diagnostics import quantile_residuals
-from klimb.report.records import Finding
 
 EXPECTED = {
     "Poisson on the RAND visits": "dispersion", "a line through a curve": "trend", "a column left out": "trend",
@@ -94,7 +94,7 @@ def test_a_row_that_counts_twice_is_two_rows() -> None:
     assert score.statistic == pytest.approx(longer.statistic, rel=1e-4)
     assert view.n_free == pytest.approx(long.n_free, rel=1e-6)
     for name in ("tails", "skew"):
-        assert CHECKS[name].look(view) == CHECKS[name].look(long)
+        assert CHECKS[name].look(name, [view]) == CHECKS[name].look(name, [long])
 
 
 def test_moments_are_scored_as_in_the_literature() -> None:
@@ -235,15 +235,11 @@ def test_estimators_have_checks() -> None:
 def test_a_check_can_be_added(counts: dict[str, Any]) -> None:
     with as_before():
 
-        @register
-        class Even(Check):
+        @check("even")
+        def even(view: CheckView) -> Iterator[Suspect]:
             """More even counts than odd ones."""
-
-            name = "even"
-
-            def look(self, view: CheckView) -> Finding | None:
-                share = float(np.mean(view.y % 2 == 0))
-                return self.found(1e-9, 1, share, share, 0.01, "some counts are even", lambda: "Rejoice.")
+            share = float(np.mean(view.y % 2 == 0))
+            yield Suspect(1e-9, share, share, 0.01, "some counts are even", lambda: "Rejoice.")
 
         assert "even" in {one.check for one in klimb.fit("y ~ x", counts, "poisson").checks.findings}
     assert "even" not in CHECKS

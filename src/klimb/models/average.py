@@ -183,10 +183,14 @@ def _integrated(peak: Peak, evaluate: Evaluator, corrector: Corrector) -> Averag
 
 def chosen(peak: Peak, evaluate: Evaluator) -> Averaged:
     """The peak alone, with the spread of theta by the curvature there."""
+    return Averaged(one_point(peak.model, peak.result, *spread_around(peak, evaluate)), peak.result.bound, peak.status)
+
+
+def spread_around(peak: Peak, evaluate: Evaluator) -> tuple[Array, Array]:
+    """Quantiles and covariance of theta by the curvature at the peak."""
     A = axes_of(curvature(peak, evaluate))
     covariance = A @ A.T
-    quantiles = peak.model.at[:, None] + np.sqrt(np.diagonal(covariance))[:, None] * SCORES
-    return Averaged(one_point(peak.model, peak.result, quantiles, covariance), peak.result.bound, peak.status)
+    return peak.model.at[:, None] + np.sqrt(np.diagonal(covariance))[:, None] * SCORES, covariance
 
 
 def one_point(model: Model, result: Result, quantiles: Array | None = None,

@@ -7,8 +7,10 @@ covariance at them: both stand in the fit, and V x is one product. U^2 / 2 x'P x
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -17,7 +19,7 @@ from scipy.special import chdtrc, gammaln, stdtrit
 from klimb.errors import InputError
 from klimb.linalg.matrix import as_design
 from klimb.models.loo import LeftOut
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, slices
 from klimb.report.diagnostics import quantile_residuals
 from klimb.rows.columns import Codes
 from klimb.sites.prediction import predictive_cdf
@@ -33,6 +35,7 @@ FEWEST_ROWS = 20
 HARDEST = 50  # rows among which outliers are looked for where there are very many
 DEGREE = 4  # of the polynomials in the ranks of a column that stand for a nonlinear trend
 FREE = 0.01  # share of a column that the model must leave free for its score to count
+MOST_VALUES = 4_000_000  # of columns at all sites, held at once
 GRID = 41  # values of a parameter among which the best is taken
 SEED = 20260102
 
@@ -86,7 +89,7 @@ class CheckView:
         if len(self.rows) < MOST_ROWS:
             return self
         view = CheckView(self.fit)
-        view.__dict__["rows"] = np.argsort(np.where(np.isfinite(density), density, np.inf), kind="stable")[:HARDEST]
+        view.__dict__["rows"] = np.argpartition(np.where(np.isfinite(density), density, np.inf), HARDEST)[:HARDEST]
         return view
 
     @cached_property
@@ -122,7 +125,11 @@ class CheckView:
 
     def by_class(self) -> list[CheckView]:
         """The view of every class by itself; this one where there are none."""
-        return [CheckView(self.fit, number) for number in range(len(self.fit.model.likelihood.fields))]
+        return [CheckView(self.fit, number) for number in range(self.n_classes)]
+
+    @property
+    def n_classes(self) -> int:
+        return len(self.fit.model.likelihood.fields)
 
     @property
     def of_class(self) -> str:
@@ -148,6 +155,13 @@ class CheckView:
     def pearson(self) -> Array:
         """(y - mean) / sd, of each row from the others."""
         return np.asarray((self.y - self.loo.mean) / np.sqrt(np.maximum(self.loo.variance, 1e-300)))
+
+    def moment(self, power: int) -> float:
+        """Of the residuals, centred and in their own sds."""
+        assert self.residuals is not None
+        centred = self.residuals - float(self.counts @ self.residuals) / self.n
+        sd = np.sqrt(float(self.counts @ centred**2) / self.n)
+        return float(self.counts @ (centred / max(sd, 1e-300)) ** power) / self.n
 
     @cached_property
     def n_free(self) -> float:
@@ -203,19 +217,31 @@ class CheckView:
 
     def score(self, columns: Array) -> ScoreTest:
         """The score test of columns at the rows, beside what the model has already."""
-        q = self.posterior
-        rows, first = np.unique(self.rows, return_index=True)  # a cell is looked at once, with all its weight
-        columns, gamma = columns[first], q.gamma[rows, None]
-        free = -q.factorised().smooth_rows(rows, gamma * columns)
-        free[rows] += columns
-        variance, plain = columns.T @ (gamma * free[rows]), columns.T @ (np.abs(gamma) * columns)
+        return self.scores([columns])[0]
+
+    def scores(self, each: Sequence[Array]) -> list[ScoreTest]:
+        """The same for several sets of columns, each by itself."""
+        q, (rows, first) = self.posterior, self._cells
+        ends, gamma = np.cumsum([0, *(columns.shape[1] for columns in each)]), q.gamma[rows, None]
+        columns = np.hstack(each)[first]
+        free, factor = columns.copy(), q.factorised()
+        for some in slices(columns.shape[1], max(MOST_VALUES // len(q.a), 1)):
+            free[:, some] -= factor.smooth_rows(rows, gamma * columns[:, some])[rows]
+        return [self._scored(columns[:, low:high], free[:, low:high]) for low, high in pairwise(ends)]
+
+    def _scored(self, columns: Array, free: Array) -> ScoreTest:
+        """The test of columns of which the model leaves something ``free``."""
+        (rows, _), q, weights = self._cells, self.posterior, self.fit.observed.weights
+        gamma = q.gamma[rows, None]
+        variance, plain = columns.T @ (gamma * free), columns.T @ (np.abs(gamma) * columns)
+        n = self.n if weights is None else float(weights[rows].sum())
+        if not columns.size:
+            return ScoreTest(0.0, 0, 0.0, n)
         sizes, axes = np.linalg.eigh(plain)
         axes = axes[:, sizes > 1e-10 * max(float(sizes[-1]), 1e-300)]
         axes = axes / np.sqrt(np.einsum("ij,ij->j", axes, plain @ axes))
         left, turn = np.linalg.eigh(axes.T @ (0.5 * (variance + variance.T)) @ axes)
         keep = left > FREE
-        weights = self.fit.observed.weights
-        n = self.n if weights is None else float(weights[rows].sum())
         if not keep.any():
             return ScoreTest(0.0, 0, 0.0, n)
         axes = (axes @ turn)[:, keep] / np.sqrt(left[keep])
@@ -228,14 +254,18 @@ class CheckView:
         return ScoreTest(statistic, int(keep.sum()), float(nats) * self.fit.observed.total, n)
 
     @cached_property
+    def _cells(self) -> tuple[Codes, Codes]:
+        """Rows without their copies, a cell having all its weight, and the first place of each."""
+        return np.unique(self.rows, return_index=True)
+
+    @cached_property
     def _pulls(self) -> Array:
-        """(2, sites): how much the likelihood says that the pull of each varies, and its square as it is seen."""
-        q, weights = self.posterior, self.fit.observed.weights
-        counts = np.ones(len(q.a))  # those of weights' priors count once
-        if weights is not None:
-            counts[: len(weights)] = np.maximum(weights, 1e-12)
-        free = np.maximum(1.0 - np.clip(q.gamma * q.v / counts, 0.0, 0.99), 0.01)
-        return np.array([np.abs(q.gamma), q.a**2 / counts / free])
+        """(2, cells): how much the likelihood says that the pull of each varies, and its square as it is seen."""
+        (rows, _), q, weights = self._cells, self.posterior, self.fit.observed.weights
+        a, gamma, v = q.a[rows], q.gamma[rows], q.v[rows]
+        counts = np.ones(len(rows)) if weights is None else np.maximum(weights[rows], 1e-12)
+        free = np.maximum(1.0 - np.clip(gamma * v / counts, 0.0, 0.99), 0.01)
+        return np.array([np.abs(gamma), a**2 / counts / free])
 
     # -- covariates
 
@@ -283,12 +313,11 @@ class CheckView:
         """Nats of leave-one-out density that a family would gain at these means, its own parameter at its best."""
         own = self.fit.data_loo.log_density[self.rows]
         y, mean = self.y, self.loo.mean
-        density = {"negative_binomial": _negative_binomial, "student_t": _student, "gamma": _gamma}[family]
         censored = "status" in self.fit.observed.aux
         if censored or not np.isfinite(mean).all() or (family != "student_t" and (mean <= 0.0).any()):
             return 0.0
-        grid = np.exp(np.linspace(-4.0, 6.0, GRID))
-        best = max(float(self.counts @ density(y, mean, value)) for value in grid)
+        density = {"negative_binomial": _negative_binomial, "student_t": _student, "gamma": _gamma}[family]
+        best = float((density(y, mean, np.exp(np.linspace(-4.0, 6.0, GRID))[:, None]) @ self.counts).max())
         return (best - float(self.counts @ own)) * self.fit.observed.total / self.n
 
     # -- words
@@ -342,19 +371,19 @@ def _looks_coded(values: Array) -> bool:
     return bool(len(good) and (good == np.floor(good)).all() and 3 <= len(np.unique(good)) <= len(good) // 4)
 
 
-def _negative_binomial(y: Array, mean: Array, size: float) -> Array:
+def _negative_binomial(y: Array, mean: Array, size: Array) -> Array:
     return np.asarray(gammaln(y + size) - gammaln(size) - gammaln(y + 1.0) + size * np.log(size / (size + mean))
                       + y * np.log(mean / (size + mean)))
 
 
-def _gamma(y: Array, mean: Array, shape: float) -> Array:
+def _gamma(y: Array, mean: Array, shape: Array) -> Array:
     return np.asarray(shape * np.log(shape / mean) - gammaln(shape) + (shape - 1.0) * np.log(y) - shape * y / mean)
 
 
-def _student(y: Array, mean: Array, df: float) -> Array:
+def _student(y: Array, mean: Array, df: Array) -> Array:
     """At the scale that puts the quartiles of the residuals right, which is near the best."""
-    df = float(np.clip(df, 1.0, 200.0))
-    scale = max(float(np.median(np.abs(y - mean)) / stdtrit(df, 0.75)), 1e-300)
+    df = np.clip(df, 1.0, 200.0)
+    scale = np.maximum(float(np.median(np.abs(y - mean))) / stdtrit(df, 0.75), 1e-300)
     constant = gammaln(0.5 * (df + 1.0)) - gammaln(0.5 * df) - 0.5 * np.log(df * np.pi) - np.log(scale)
     return np.asarray(constant - 0.5 * (df + 1.0) * np.log1p(((y - mean) / scale) ** 2 / df))
 

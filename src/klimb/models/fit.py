@@ -24,7 +24,7 @@ from klimb.models.loo import LeaveOneOut, leave_one_out
 from klimb.models.model import Model
 from klimb.models.prediction import PredictionKind, checked_interval, columns_of, tail_notes
 from klimb.models.search import Peak
-from klimb.models.solution import Solution, around
+from klimb.models.solution import Solution, spread_of
 from klimb.models.tabulate import parameter_rows, posterior_means
 from klimb.numerics.arrays import Array
 from klimb.report.records import PARAMETERS, BoundTrace, Checks, CoefficientRow, TrustSummary
@@ -161,7 +161,7 @@ class Fit:
         known = self.components.covariance.size or self.components.integrated or not self.model.theta.size
         if known or self.mode != "optimise" or self.result is None or self.data is None:
             return self.components
-        return around(self.peak(), self.data, integrate=False).components
+        return spread_of(self.peak(), self.components, self.data)
 
     def peak(self) -> Peak:
         """Where the search for hyperparameters ended, for what begins there."""

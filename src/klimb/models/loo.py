@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, final
 
 import numpy as np
@@ -22,19 +22,20 @@ from klimb.likelihoods import Observed
 from klimb.models.components import Components
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
-from klimb.numerics.lowdiscrepancy import matched_draws
 from klimb.numerics.pareto import smooth_log_weights
 from klimb.sites.base import Site
 from klimb.sites.prediction import class_chances, predictive_cdf
 from klimb.sites.wrappers import Censored
-from klimb.trust.collapsed import CollapsedWeights
+from klimb.trust.collapsed import CollapsedWeights, quadrature
 
 MOST_TERMS = 100_000  # rows times points of theta
 MOST_MOMENTS, MOST_POINTS = 5_000, 12  # the same, and points, for distribution functions, which cost quadrature
 LEFT_NODES = {1: 31, 2: 11, 3: 5}  # per coefficient of a level: 1 / p(y_i | f_i) reaches farther out than q does
-MOST_LEFT, LEFT_DRAWS, SEEDS = 3e6, (48, 256), 8  # values of log p; draws at a point of theta; sets of those
-FEW_ROWS = 6  # of a level on average: with more, cavities are closer than means of 1 / p over so few draws
-LEAST_WEIGHT = 0.02  # of a point, over that of the heaviest
+MOST_LEFT = 2e6  # values of log p for that
+FEW_ROWS = 50  # of a level on average: with more, cavities are close
+NODES, STEPS, REACH = (5, 9), (0.4, 0.2), 6.4  # of averages over f, in its sds
+CLOSE = (0.0, 1e-4, 1e-3, 1e-2)  # nats, or share of a tail, from the rule before: halved steps square an error
+LEAST_WEIGHT = 0.002  # of a point, over that of the heaviest
 
 
 @final
@@ -182,7 +183,7 @@ class Cavities:
             place, number = np.searchsorted(site.labels(), y), np.arange(len(y))
             below = np.where(place > 0, upto[number, np.maximum(place - 1, 0)], 0.0)
             return mean, variance, below, np.minimum(upto[number, place], 1.0)
-        at = predictive_cdf(site, y, m, v)
+        at = _place(site, y, m, v)
         below = np.maximum(at - np.exp(self.log_density[rows]), 0.0) if site.discrete else at
         if isinstance(site, Censored):  # all that is larger is possible
             at = np.where(np.asarray(site.status) > 0.0, at, 1.0)
@@ -199,8 +200,64 @@ def cavities(site: Site, y: Array, m: Array, v: Array, slack: Array, a: Array, g
     density = np.full(len(y), np.nan)
     rows = np.flatnonzero(proper.reshape(site.n_outputs, -1).all(axis=0))
     places = _places(rows, site, len(y))
-    density[rows] = site.rows(rows).log_predictive(y[rows], m_out[places], v_out[places])
+    density[rows] = _log_predictive(site.rows(rows), y[rows], m_out[places], v_out[places], m[places], v[places])
     return Cavities(m_out, v_out, density, site, y)
+
+
+def _log_predictive(site: Site, y: Array, m_out: Array, v_out: Array, m: Array, v: Array) -> Array:
+    """log int p(y | f) N(f; m_out, v_out) df, by nodes of q's own N(m, v), which is close to what is integrated."""
+    known = type(site).tilted is not Site.tilted or type(site).log_predictive is not Site.log_predictive
+    if known or not (site.smooth and site.log_concave):
+        return site.log_predictive(y, m_out, v_out)
+    constant, away, scale = np.broadcast_to(site.constant(y), y.shape), m - m_out, np.sqrt(v)
+
+    def rule(rows: Any, x: Array, log_share: Array) -> Array:
+        d = scale[rows] * x
+        logs = site.rows(rows).value(y[rows], m[rows] + d) - 0.5 * (away[rows] + d) ** 2 / v_out[rows]
+        logs += 0.5 * x**2 + log_share
+        top = logs.max(axis=0)
+        total = np.log(np.exp(logs - top).sum(axis=0)) + top
+        return np.asarray(total + 0.5 * np.log(v[rows] / v_out[rows]) + constant[rows])
+
+    return _by_nodes(rule, lambda one, other: np.abs(one - other), len(y),
+                     lambda rows: site.rows(rows).log_predictive(y[rows], m_out[rows], v_out[rows]))
+
+
+def _place(site: Site, y: Array, m: Array, v: Array) -> Array:
+    """P(Y <= y) where f ~ N(m, v), to a share of the tail that y is in."""
+    if not site.smooth or not v.any():
+        return predictive_cdf(site, y, m, v)
+
+    def rule(rows: Any, x: Array, log_share: Array) -> Array:
+        f = m[rows] + np.sqrt(v[rows]) * x
+        return np.asarray((np.exp(log_share) * site.rows(rows).cdf(y[rows], f)).sum(axis=0))
+
+    with np.errstate(all="ignore"):
+        return _by_nodes(rule, lambda one, other: np.abs(one - other) / np.minimum(one, 1.0 - one), len(y),
+                         lambda rows: predictive_cdf(site.rows(rows), y[rows], m[rows], v[rows]))
+
+
+@lru_cache(maxsize=1)
+def _rules() -> list[tuple[Array, Array]]:
+    """Nodes and log weights of averages under N(0, 1): by Gauss and Hermite, then by trapezia for what is steep."""
+    found = [(x, log_share[:, None]) for x, log_share in (quadrature(1, count) for count in NODES)]
+    for step in STEPS:
+        x = np.arange(-REACH, REACH + 0.5 * step, step)[:, None]
+        found.append((x, np.log(step / np.sqrt(2.0 * np.pi)) - 0.5 * x**2))
+    return found
+
+
+def _by_nodes(rule: Callable[[Any, Array, Array], Array], apart: Callable[[Array, Array], Array], n: int,
+              exact: Callable[[Any], Array]) -> Array:
+    """Averages by the fewest nodes that are not ``apart`` from the answer of fewer; ``exact`` ones of what is left."""
+    found, left = np.full(n, np.nan), np.arange(n)
+    for (x, log_share), tolerance in zip(_rules(), CLOSE, strict=True):
+        before, found[left] = found[left], rule(left, x, log_share)
+        left = left[~(apart(found[left], before) < tolerance)]
+        if not left.size:
+            return found
+    found[left] = exact(left)
+    return found
 
 
 def coupled_cavities(site: Site, y: Array, m: Array, S: Array) -> Cavities:
@@ -246,16 +303,15 @@ def loo(posterior: Posterior, site: Site, y: Any) -> LeaveOneOut:
 def leave_one_out(model: Any, components: Components, data: Observed) -> LeaveOneOut:
     """Of a fit, with its hyperparameters integrated out where they were.
 
-    Where q is corrected, the levels of a group are integrated out once more without each of their rows, which a cavity
-    of q is far from where they are few; elsewhere cavities are those of q, but for classes, which are not independent.
+    Cavities are those of q, at its points of theta by their corrected weights, but for classes, which are not
+    independent. Of levels with few rows, from whose posterior a cavity is far, they are corrected.
     """
-    plain = components.uncorrected
-    many = plain is not None and data.n > FEW_ROWS * plain.parts[0].size  # rows of a level, of which there are fewer
-    exact = None if plain is None or many else _levels_left_out(model, components, plain, data)
-    if exact is not None:
-        return exact
-    components = components if plain is None or components.parts[0].couples else plain
-    keep = _affordable(components.weights, data.n)
+    plain, weights = components.uncorrected, components.weights
+    if plain is not None and not components.parts[0].couples:
+        same = (plain.theta[:, None] == components.theta).all(axis=2)
+        weights, components = same @ (weights / np.maximum(same.sum(axis=0), 1)), plain
+        weights = weights if weights.any() else plain.weights
+    keep = _affordable(weights, data.n)
     prepared, parts = model.prepare(None), dict[int, Cavities]()
     waiting = dict[int, tuple[Array, Array, Array]]()  # points of theta whose rows are looked at together
     for number, k in enumerate(keep):
@@ -275,8 +331,10 @@ def leave_one_out(model: Any, components: Components, data: Observed) -> LeaveOn
         if waiting and (model.likelihood.parameters or site.n_outputs > 1 or k == keep[-1]):
             parts |= zip(waiting, _of_points(site, y, list(waiting.values())), strict=True)
             waiting.clear()
-    shares = components.weights[keep] / components.weights[keep].sum()
-    every = [parts[number] for number in range(len(keep))]
+    shares, every = weights[keep] / weights[keep].sum(), [parts[number] for number in range(len(keep))]
+    if plain is components and data.n <= FEW_ROWS * plain.parts[0].size:  # rows of a level, of which there are fewer
+        own = [components.parts[k] for k in keep]
+        every = _levels_left_out(model, components.theta[keep], own, shares, data, every)
     return replace(mixed(every, np.log(shares), data.weights), sampled_from=data.sampled_from)
 
 
@@ -290,38 +348,48 @@ def _of_points(site: Site, y: Array, points: list[tuple[Array, Array, Array]]) -
     return [Cavities(mean, variance, density, site, y) for mean, variance, density in zip(*each, strict=True)]
 
 
-def _levels_left_out(model: Any, components: Components, plain: Components, data: Observed) -> LeaveOneOut | None:
-    """Rows left out of their levels, at q's own points of theta by their corrected weights; None without levels."""
-    same = (plain.theta[:, None] == components.theta).all(axis=2)
-    weights = same @ (components.weights / np.maximum(same.sum(axis=0), 1))
-    keep = np.flatnonzero(weights >= LEAST_WEIGHT * weights.max())
-    prepared, parts, number = model.prepare(None), list[Cavities](), len(keep)
-    for k in keep[np.argsort(-weights[keep], kind="stable")]:
-        here = model.moved(plain.theta[k])
+def _levels_left_out(model: Any, points: Array, parts: Any, shares: Array, data: Observed,
+                     every: list[Cavities]) -> list[Cavities]:
+    """Cavities corrected by rows left out of their levels, these integrated out by quadrature, at few points of theta.
+
+    The other weights are where q has their mean: levels are farther from Gaussian. What a cavity is off by, beside that
+    of the level alone, changes slowly with theta: linearly, from the heaviest of the ``points`` and those about an sd
+    off the mean along each hyperparameter.
+    """
+    t = (points - shares @ points) / np.sqrt(np.maximum(shares @ (points - shares @ points) ** 2, 1e-300))
+    aims = np.vstack([t[np.argmax(shares)], np.eye(t.shape[1]), -np.eye(t.shape[1])])
+    chosen = list(dict.fromkeys(int(np.argmin(((t - aim) ** 2).sum(axis=1))) for aim in aims))
+    prepared, off = model.prepare(None), list[Array]()
+    for k in chosen:
+        here, one = model.moved(points[k]), every[k].site
         site, latent = here.site(data), here.latent
         if data.sampled_from or not site.separable or latent.n_sites != data.n or latent.slack.any():
-            return None
+            return every
         functionals = here.functionals(prepared)
-        m, v = plain.parts[k].at(functionals.L, functionals.rest)
+        m, v = parts[k].at(functionals.L, functionals.rest)
         m = m + functionals.shift
         problem = Problem(latent, site, data.y)
         e = site.oracle(problem.y, m, v)
         posterior = Posterior(latent, -e.alpha, e.gamma, m, v, kl=0.0)
         shocks = latent.shocks(posterior)
         if shocks is None or shocks.wide or not shocks.own.shape[1] or data.n > FEW_ROWS * len(shocks.starts):
-            return None
-        collapsed = CollapsedWeights(problem, posterior, shocks, nodes=LEFT_NODES[shocks.own.shape[1]], bound=0.0)
-        number = min(number, int(MOST_LEFT / (LEFT_DRAWS[0] * collapsed.work)))
-        if len(parts) >= number:  # with many rows the others hardly differ
+            return every
+        nodes = LEFT_NODES[shocks.own.shape[1]]
+        if (len(off) + 1) * data.n * nodes ** shocks.own.shape[1] > MOST_LEFT:
             break
-        count = int(np.clip(MOST_LEFT / (number * collapsed.work), *LEFT_DRAWS)) // 2 * 2
-        found = collapsed.left_out(matched_draws(count, shocks.dim, seed=int(k) % SEEDS))
-        one = here.new_site(data.aux)
-        parts.append(Cavities(*found[1:], one.constant(problem.y) - found[0], one, problem.y))
-    if not parts:
-        return None
-    log_shares = np.log(-np.sort(-weights[keep])[: len(parts)])
-    return mixed(parts, log_shares - np.logaddexp.reduce(log_shares), data.weights)
+        log_inverse, mean, variance, own = CollapsedWeights(problem, posterior, shocks, nodes=nodes,
+                                                            bound=0.0).left_out()
+        e = one.oracle(problem.y, m, v)
+        level = cavities(one, problem.y, m, own, np.zeros(()), -e.alpha, e.gamma)
+        off.append(np.array([one.constant(problem.y) - log_inverse - level.log_density, mean - level.m,
+                             variance - level.v]))
+    if not off:
+        return every
+    centre = t[chosen[: len(off)]].mean(axis=0)
+    slopes = np.tensordot(np.linalg.pinv(t[chosen[: len(off)]] - centre), np.array(off), axes=1)
+    moves = np.mean(off, axis=0) + np.tensordot(t - centre, slopes, axes=1)
+    return [replace(one, log_density=one.log_density + d, m=one.m + m, v=np.maximum(one.v + v, 0.5 * one.v))
+            for one, (d, m, v) in zip(every, moves, strict=True)]
 
 
 def _affordable(weights: Array, n: int) -> Array:

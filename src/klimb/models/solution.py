@@ -11,7 +11,7 @@ from klimb.errors import InputError
 from klimb.infer.result import Result, Status
 from klimb.latents.base import Posterior
 from klimb.likelihoods import Observed
-from klimb.models.average import Averaged, chosen, integrated, one_point, worth_integrating
+from klimb.models.average import Averaged, chosen, integrated, one_point, spread_around, worth_integrating
 from klimb.models.components import Components
 from klimb.models.model import HyperMode, Listen, Model, Progress
 from klimb.models.search import USUAL_TOL, Evaluator, Peak, Stopped, find_peak
@@ -90,6 +90,17 @@ def around(peak: Peak, data: Observed, *, integrate: bool, spread: bool = True,
     peak = peak if averaged.peak is None else averaged.peak
     return Solution(peak.model, peak.result, averaged.components, averaged.log_evidence, mode, averaged.status,
                     peak.n_fits + evaluate.n_fits, peak.path)
+
+
+def spread_of(peak: Peak, components: Components, data: Observed) -> Components:
+    """``components`` of the peak alone with the spread of the hyperparameters there."""
+    few = peak.model.reduced(data)
+    if few is not None:
+        peak, data = replace(peak, model=few[0], result=few[0].infer(few[1]), sites=None), few[1]
+    quantiles, covariance = spread_around(peak, Evaluator(peak.model, data, start=peak.result.posterior))
+    plain = components.uncorrected
+    plain = plain if plain is None else replace(plain, quantiles=quantiles, covariance=covariance)
+    return replace(components, quantiles=quantiles, covariance=covariance, uncorrected=plain)
 
 
 def _of_all_rows(found: Solution, model: Model, data: Observed, tol: float) -> Solution:

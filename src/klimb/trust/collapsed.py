@@ -26,7 +26,6 @@ from klimb.latents.base import Posterior
 from klimb.latents.shocks import ShockMoments, Shocks
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
-from klimb.numerics.pareto import smooth_log_weights
 from klimb.sites.base import Expectation, Rows, Site
 from klimb.trust.weights import exact_site
 
@@ -282,29 +281,25 @@ class CollapsedWeights(ShockWeights):
             d = shocks.along(e[some])[:, None, :] + steps
             yield some, d, *self._rows.log_terms(d, shocks.starts, log_rule, slopes)
 
-    def left_out(self, e: Array) -> tuple[Array, Array, Array]:
-        """Of each row: log E[1 / p(y_i | f_i)], and mean and variance of f_i without its own datum, by the draws ``e``.
+    def left_out(self) -> tuple[Array, Array, Array, Array]:
+        """Of each row where e = 0: log E[1 / p(y_i | f_i)], mean and variance of f_i without its own datum, and q's.
 
         1 / p(y_i | others) = E[1 / p(y_i | f_i)] under the posterior, and a density over p(y_i | f_i) is the one that
         the others leave. Of a row that counts twice one copy is taken out; constants of log p are the caller's.
         """
-        rows = self._rows
+        rows, starts = self._rows, self.shocks.starts
         copies = np.maximum(getattr(rows.site, "weights", 1.0), 1e-300)
         middle = (rows.expected - 0.5 * rows.gamma * rows.v) / copies
-        counts = np.diff(np.append(self.shocks.starts, len(rows.y)))
-        values, sums = np.empty(len(e)), np.empty((3, len(e), len(rows.y)))
-        for some, d, point, logs in self._blocks(e):
-            value, share = _integrated(logs)
-            values[some] = value.sum(axis=(1, 2))
-            each = np.repeat(share, counts, axis=2)
-            each *= np.exp(np.clip(middle - np.nan_to_num(point.value / copies), -FAR, FAR))
-            for k in range(3):
-                sums[k, some] = each.sum(axis=1)
-                each *= d
-        total, first, second = np.tensordot(smooth_log_weights(values).normalised, sums, axes=(0, 1))
-        mean, found = first / total, np.empty((3, len(rows.y)))
-        found[:, self.shocks.order] = np.log(total) - middle, rows.m + mean, second / total - mean**2
-        return found[0], found[1], found[2]
+        steps = self.rule[0] @ self.shocks.level_rows.T
+        point, logs = rows.log_terms(steps, starts, self.rule[1])
+        each = np.repeat(_integrated(logs)[1], np.diff(np.append(starts, len(rows.y))), axis=1)
+        each *= np.exp(np.clip(middle - np.nan_to_num(point.value / copies), -FAR, FAR))
+        total = each.sum(axis=0)
+        mean, found = np.einsum("qi,qi->i", each, steps) / total, np.empty((4, len(rows.y)))
+        variance = np.einsum("qi,qi,qi->i", each, steps, steps) / total - mean**2
+        found[:, self.shocks.order] = (np.log(total) - middle, rows.m + mean, variance,
+                                       (self.shocks.level_rows**2).sum(axis=1))
+        return found[0], found[1], found[2], found[3]
 
     def __call__(self, e: Array) -> CollapsedDraws:
         shocks, rows, S = self.shocks, self._rows, len(e)
