@@ -51,7 +51,7 @@ def test_a_posterior_that_is_known_in_closed_form() -> None:
 def test_the_verdict_and_what_is_printed(pair: tuple[Any, Any]) -> None:
     fit, found = pair
     assert found.trust.verdict == "verified"
-    assert found.trust.summary() == found.trust_summary
+    assert found.trust == found.trust_summary
     assert found.trust.to_dict()["facts"]["divergent transitions"] == "0"
     assert str(found.trust).startswith("verified by 2,000 exact draws")
     assert klimb.trust(found).verdict == "verified"

@@ -26,10 +26,10 @@ from klimb.report.records import (
     EffectCurve,
     Fact,
     FitReport,
+    FitTrust,
     GroupEffects,
     HardRow,
     Loo,
-    TrustSummary,
     to_json,
 )
 from klimb.report.svg import escape, shorten, standalone
@@ -64,7 +64,7 @@ def example(name: str = "wind") -> FitReport:
         calibration=calibration(p, p * (1 - p), y, label=name),
         pit=pit_histogram(np.where(y == 1, 1 - p, 0.0), np.where(y == 1, 1.0, 1 - p)),
         loo=Loo(-190.0, 9.5, 300, 1, (HardRow(17, name, "0.97", -3.5),)),
-        trust=TrustSummary("trust", name, name, 0.2, (Fact("Pareto k", "0.20"),)), notes=(name,),
+        trust=FitTrust("trust", name, name, 0.2, (Fact("Pareto k", "0.20"),)), notes=(name,),
         reproduce=(f"klimb fit '{name}'",), versions=(Fact("klimb", "0.1.0"),), title=name)
 
 
@@ -145,11 +145,11 @@ def test_pages_of_thousands_stay_small() -> None:
 
 @pytest.mark.parametrize("verdict", ["trust", "corrected", "doubt", "unchecked"])
 def test_verdicts_differ_in_word_and_shape(verdict: str) -> None:
-    report = replace(example(), trust=TrustSummary(verdict, "Why."))  # type: ignore[arg-type]
+    report = replace(example(), trust=FitTrust(verdict, "Why."))  # type: ignore[arg-type]
     section = page(report).split('aria-label="verdict"')[1].split("</section>")[0]
     word = {"trust": "Trust.", "corrected": "Corrected.", "doubt": "Doubt.", "unchecked": "Not checked."}[verdict]
     assert word in section
-    assert len({page(replace(report, trust=TrustSummary(other, "Why."))).split("</svg>")[1]  # type: ignore[arg-type]
+    assert len({page(replace(report, trust=FitTrust(other, "Why."))).split("</svg>")[1]  # type: ignore[arg-type]
                 for other in ("trust", "corrected", "doubt", "unchecked")}) == 4
 
 

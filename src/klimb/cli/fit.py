@@ -228,7 +228,7 @@ def fit_json(fit: Any) -> dict[str, Any]:
         "status": fit.status.name.lower(),
         "advice": fit.status.advice,
         "loo": None if loo is None else to_json({"elpd": loo.elpd, "se": loo.se, "failed": loo.failed}),
-        "trust": to_json({"verdict": trust.verdict, "number": trust.number, "measures": trust.headline,
+        "trust": to_json({"verdict": trust.verdict, "number": trust.number, "measures": trust.measures,
                           "advice": trust.advice}),
         "checks": fit.checks.to_dict(),
         "notes": list(fit.notes),

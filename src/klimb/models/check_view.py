@@ -18,11 +18,10 @@ from scipy.special import chdtrc, gammaln, stdtrit
 
 from klimb.errors import InputError
 from klimb.linalg.matrix import as_design
-from klimb.models.loo import LeftOut
+from klimb.models.loo import LeftOut, place_of
 from klimb.numerics.arrays import Array, slices
 from klimb.report.diagnostics import quantile_residuals
 from klimb.rows.columns import Codes
-from klimb.sites.prediction import predictive_cdf
 
 if TYPE_CHECKING:
     from klimb.models.fit import Fit
@@ -212,7 +211,7 @@ class CheckView:
         f, v = self.without
         site = self.fit.model.new_site(self.fit.observed.take(self.rows[rest]).aux)
         chance = self.loo.at.copy()
-        chance[rest] = predictive_cdf(site, np.zeros(len(rest)), f[rest], v[rest])
+        chance[rest] = place_of(site, np.zeros(len(rest)), f[rest], v[rest])
         return chance
 
     def score(self, columns: Array) -> ScoreTest:

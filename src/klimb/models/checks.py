@@ -340,5 +340,6 @@ def outliers(view: CheckView) -> Iterator[Suspect]:
     others = f"; {many - 1} more rows are outliers" if many > 1 else ""
     yield Suspect(float(chance[worst]), float(far[worst]), float(far[worst]), FAR,
                   f"{which} ({data.name} = {data.levels[int(y)] if data.levels else plain(y)}) lies {far[worst]:.1f} sd"
-                  f" from its leave-one-out prediction and moves its own prediction by {moved:.1f} posterior sd{others}",
+                  f" from its leave-one-out prediction and moves its own prediction by {moved:.1f} posterior sd"
+                  f"{others}",
                   lambda: _wider(view, remark=remark))

@@ -26,7 +26,7 @@ from klimb.models.stan import StanProgram
 from klimb.models.tabulate import limits_reached
 from klimb.numerics.arrays import Array
 from klimb.numerics.pareto import bulk_ess, effective, rhat, split
-from klimb.report.records import Fact, TrustSummary
+from klimb.report.records import Fact, FitTrust
 from klimb.report.text import plain
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def drawn(theta: Array, weights: Array, classes: int = 1) -> Components:
 
 
 def judged_draws(fit: FormulaFit, theta: Array, weights: Array, found: SampledChains, chains: int,
-                 name: str) -> TrustSummary:
+                 name: str) -> FitTrust:
     """The verdict on the draws, and what they say of the sds and means that ``fit`` shows."""
     by_name = named_draws(fit, theta, weights)
     every = np.column_stack([values.reshape(len(theta), -1) for values in by_name.values()])
@@ -140,10 +140,10 @@ def judged_draws(fit: FormulaFit, theta: Array, weights: Array, found: SampledCh
     if worst > AGREED or found.divergent or not np.isfinite(worst):
         why = f"{found.divergent} transitions diverged" if found.divergent else "the chains disagree"
         advice = f"The {len(theta):,} exact draws cannot be relied on: {why} ({agreement}). {_remedy(fit, len(theta))}"
-        return TrustSummary("doubt", measures, advice, number, facts)
+        return FitTrust("doubt", measures, advice, number, facts)
     advice = (f"verified by {len(theta):,} exact draws: largest error of an sd {number:.0%} (sampling error "
               f"{noise:.1%}); {agreement}")
-    return TrustSummary("verified", measures, advice, number, facts)
+    return FitTrust("verified", measures, advice, number, facts)
 
 
 def _remedy(fit: FormulaFit, draws: int) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -27,11 +27,8 @@ from klimb.models.search import Peak
 from klimb.models.solution import Solution, spread_of
 from klimb.models.tabulate import parameter_rows, posterior_means
 from klimb.numerics.arrays import Array
-from klimb.report.records import PARAMETERS, BoundTrace, Checks, CoefficientRow, TrustSummary
+from klimb.report.records import PARAMETERS, BoundTrace, Checks, CoefficientRow, FitTrust
 from klimb.rows.frames import Frame, make_frame, read_frame
-
-if TYPE_CHECKING:
-    from klimb.models.verdict import FitTrust
 
 
 @stored("fit")
@@ -61,7 +58,7 @@ class Fit:
     interval: float = 0.9
     notes: tuple[str, ...] = ()
     kept_loo: LeaveOneOut | None = None  # of a fit that was loaded
-    kept_trust: TrustSummary | None = None
+    kept_trust: FitTrust | None = None
     kept_checks: Checks | None = None
     result: Result | None = field(default=None, metadata={SKIPPED: False})  # the engine's, in the session of the fit
 
@@ -149,7 +146,14 @@ class Fit:
 
     def table_rows(self, interval: float | None = None) -> list[CoefficientRow]:
         """All rows of the table as records."""
-        return [*self.coefficient_rows(interval), *self.parameter_rows(interval)]
+        coefficients, parameters = self.printed_rows if interval is None else (self.coefficient_rows(interval),
+                                                                               self.parameter_rows(interval))
+        return [*coefficients, *parameters]
+
+    @cached_property
+    def printed_rows(self) -> tuple[list[CoefficientRow], list[CoefficientRow]]:
+        """Coefficients and parameters with the intervals of the fit, for the verdict and the print."""
+        return self.coefficient_rows(), self.parameter_rows()
 
     def summary(self, interval: float | None = None) -> Any:
         """All rows of the table as a frame: name, mean, sd, lower, upper, positive, kind."""
@@ -180,17 +184,15 @@ class Fit:
         """Whether the numbers shown can be trusted: ``.verdict``, ``.number``, ``.measures``, ``.advice``."""
         from klimb.models.verdict import quick_trust
 
-        return quick_trust(self)
+        return self.kept_trust if self.kept_trust is not None else quick_trust(self)
 
     @cached_property
-    def trust_summary(self) -> TrustSummary:
-        """The verdict in words and numbers, of a fit from a file too."""
-        if self.kept_trust is not None:
-            return self.kept_trust
+    def trust_summary(self) -> FitTrust:
+        """The same, "unchecked" where a latent's posterior cannot be weighed, in its own words."""
         try:
-            return self.trust.summary()
-        except InputError as error:  # a latent whose posterior cannot be weighed, in its own words
-            return TrustSummary("unchecked", str(error))
+            return self.trust
+        except InputError as error:
+            return FitTrust("unchecked", str(error))
 
     @property
     def uncorrected(self) -> Self:
@@ -200,11 +202,10 @@ class Fit:
 
     def judged(self, *, draws: int, seed: int) -> Any:
         """The complete report that ``klimb.trust(fit)`` returns; it judges the hyperparameters too."""
-        from klimb.models.complete_trust import judge
+        from klimb.models.verdict import complete_trust
 
-        if self.kept_trust is not None and self.kept_trust.verdict == "verified":
-            return self.trust
-        return judge(self, draws=draws, seed=seed)
+        verified = self.kept_trust is not None and self.kept_trust.verdict == "verified"
+        return self.trust if verified else complete_trust(self, draws=draws, seed=seed)
 
     @cached_property
     def checks(self) -> Checks:

@@ -7,7 +7,7 @@ sites. At the optimum a = -alpha(m, v) and gamma = gamma(m, v), so the sites fol
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from typing import Any, final
 
@@ -30,7 +30,8 @@ from klimb.trust.collapsed import CollapsedWeights, quadrature
 
 MOST_TERMS = 100_000  # rows times points of theta
 MOST_MOMENTS, MOST_POINTS = 5_000, 12  # the same, and points, for distribution functions, which cost quadrature
-LEFT_NODES = {1: 31, 2: 11, 3: 5}  # per coefficient of a level: 1 / p(y_i | f_i) reaches farther out than q does
+# Nodes per coefficient of a level with few rows, and with many: 1 / p(y_i | f_i) reaches farther out than q does.
+LEFT_NODES, MANY_ROWS = {1: (31, 15), 2: (11, 9), 3: (5, 5)}, 10
 MOST_LEFT = 2e6  # values of log p for that
 FEW_ROWS = 50  # of a level on average: with more, cavities are close
 NODES, STEPS, REACH = (5, 9), (0.4, 0.2), 6.4  # of averages over f, in its sds
@@ -183,7 +184,7 @@ class Cavities:
             place, number = np.searchsorted(site.labels(), y), np.arange(len(y))
             below = np.where(place > 0, upto[number, np.maximum(place - 1, 0)], 0.0)
             return mean, variance, below, np.minimum(upto[number, place], 1.0)
-        at = _place(site, y, m, v)
+        at = place_of(site, y, m, v)
         below = np.maximum(at - np.exp(self.log_density[rows]), 0.0) if site.discrete else at
         if isinstance(site, Censored):  # all that is larger is possible
             at = np.where(np.asarray(site.status) > 0.0, at, 1.0)
@@ -207,7 +208,7 @@ def cavities(site: Site, y: Array, m: Array, v: Array, slack: Array, a: Array, g
 def _log_predictive(site: Site, y: Array, m_out: Array, v_out: Array, m: Array, v: Array) -> Array:
     """log int p(y | f) N(f; m_out, v_out) df, by nodes of q's own N(m, v), which is close to what is integrated."""
     known = type(site).tilted is not Site.tilted or type(site).log_predictive is not Site.log_predictive
-    if known or not (site.smooth and site.log_concave):
+    if known or not (site.separable and site.smooth and site.log_concave):
         return site.log_predictive(y, m_out, v_out)
     constant, away, scale = np.broadcast_to(site.constant(y), y.shape), m - m_out, np.sqrt(v)
 
@@ -223,7 +224,7 @@ def _log_predictive(site: Site, y: Array, m_out: Array, v_out: Array, m: Array, 
                      lambda rows: site.rows(rows).log_predictive(y[rows], m_out[rows], v_out[rows]))
 
 
-def _place(site: Site, y: Array, m: Array, v: Array) -> Array:
+def place_of(site: Site, y: Array, m: Array, v: Array) -> Array:
     """P(Y <= y) where f ~ N(m, v), to a share of the tail that y is in."""
     if not site.smooth or not v.any():
         return predictive_cdf(site, y, m, v)
@@ -312,40 +313,48 @@ def leave_one_out(model: Any, components: Components, data: Observed) -> LeaveOn
         weights, components = same @ (weights / np.maximum(same.sum(axis=0), 1)), plain
         weights = weights if weights.any() else plain.weights
     keep = _affordable(weights, data.n)
-    prepared, parts = model.prepare(None), dict[int, Cavities]()
-    waiting = dict[int, tuple[Array, Array, Array]]()  # points of theta whose rows are looked at together
-    for number, k in enumerate(keep):
+    prepared, every = model.prepare(None), list[Cavities]()
+    waiting = list[tuple[Site, Array, Array, Array]]()  # points of theta whose rows are looked at together
+    for k in keep:
         here, part = model.moved(components.theta[k]), components.parts[k]
         functionals = here.functionals(prepared)
         m, v = part.at(functionals.L, functionals.rest)
         m = m + functionals.shift
-        if not number or model.likelihood.parameters:  # else the site does not move with theta
+        if k == keep[0] or model.likelihood.parameters:  # else the site does not move with theta
             site = here.new_site(data.aux)
+        if k == keep[0]:
             y = site.validate(data.y)
         if part.couples:
-            parts[number] = coupled_cavities(site, y, m, part.within(functionals.L, functionals.rest))
+            every.append(coupled_cavities(site, y, m, part.within(functionals.L, functionals.rest)))
         elif not v.any():  # a draw
-            parts[number] = Cavities(m, v, site.log_density(y, m), site, y)
+            every.append(Cavities(m, v, site.log_density(y, m), site, y))
         else:
-            waiting[number] = m, v, here.slack[: m.size]
-        if waiting and (model.likelihood.parameters or site.n_outputs > 1 or k == keep[-1]):
-            parts |= zip(waiting, _of_points(site, y, list(waiting.values())), strict=True)
-            waiting.clear()
-    shares, every = weights[keep] / weights[keep].sum(), [parts[number] for number in range(len(keep))]
+            waiting.append((site, m, v, here.slack[: m.size]))
+    every, shares = every or _of_points(waiting, y), weights[keep] / weights[keep].sum()
     if plain is components and data.n <= FEW_ROWS * plain.parts[0].size:  # rows of a level, of which there are fewer
         own = [components.parts[k] for k in keep]
         every = _levels_left_out(model, components.theta[keep], own, shares, data, every)
     return replace(mixed(every, np.log(shares), data.weights), sampled_from=data.sampled_from)
 
 
-def _of_points(site: Site, y: Array, points: list[tuple[Array, Array, Array]]) -> list[Cavities]:
-    """The cavities at several points of theta that have this site, from means, variances and slacks at each."""
-    (m, v, slack), count, n = map(np.concatenate, zip(*points, strict=True)), len(points), len(y)
-    many, own = (site, y) if count == 1 else (site.rows(np.tile(np.arange(n), count)), np.tile(y, count))
+def _of_points(points: list[tuple[Site, Array, Array, Array]], y: Array) -> list[Cavities]:
+    """The cavities at several points of theta, from sites, means, variances and slacks at each."""
+    n, site, count = len(y), points[0][0], len(points)
+    stretched = site.separable and {part.name for part in fields(site)} <= set(site.per_datum)  # type: ignore[arg-type]
+    same = all(own is site for own, *_ in points)
+    if count > 1 and not (site.separable and same) and not stretched:  # a call for each
+        return [found for point in points for found in _of_points([point], y)]
+    if same:
+        many = site if count == 1 else site.rows(np.tile(np.arange(n), count))
+    else:
+        many = replace(site, **{name: np.concatenate([np.broadcast_to(getattr(own, name), n)  # type: ignore[type-var]
+                                                      for own, *_ in points]) for name in site.per_datum})
+    m, v, slack = (np.concatenate(each) for each in list(zip(*points, strict=True))[1:])
+    own = np.tile(y, count)
     e = many.oracle(own, m, v)  # of one copy of each datum: that is what is left out
     found = cavities(many, own, m, v, slack, -e.alpha, e.gamma)
-    each = (values.reshape(count, -1) for values in (found.m, found.v, found.log_density))
-    return [Cavities(mean, variance, density, site, y) for mean, variance, density in zip(*each, strict=True)]
+    each = [values.reshape(count, -1) for values in (found.m, found.v, found.log_density)]
+    return [Cavities(each[0][k], each[1][k], each[2][k], point[0], y) for k, point in enumerate(points)]
 
 
 def _levels_left_out(model: Any, points: Array, parts: Any, shares: Array, data: Observed,
@@ -374,7 +383,7 @@ def _levels_left_out(model: Any, points: Array, parts: Any, shares: Array, data:
         shocks = latent.shocks(posterior)
         if shocks is None or shocks.wide or not shocks.own.shape[1] or data.n > FEW_ROWS * len(shocks.starts):
             return every
-        nodes = LEFT_NODES[shocks.own.shape[1]]
+        nodes = LEFT_NODES[shocks.own.shape[1]][int(data.n > MANY_ROWS * len(shocks.starts))]
         if (len(off) + 1) * data.n * nodes ** shocks.own.shape[1] > MOST_LEFT:
             break
         log_inverse, mean, variance, own = CollapsedWeights(problem, posterior, shocks, nodes=nodes,

@@ -40,7 +40,7 @@ from klimb.models.verdict import PRECISION, WRONG_MEAN
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import psd_square_root
 from klimb.numerics.lowdiscrepancy import matched_draws
-from klimb.report.records import Fact, TrustSummary
+from klimb.report.records import Fact, FitTrust
 from klimb.rows.blocks import RowBlock, RowTable
 from klimb.rows.checkpoint import Checkpoint
 from klimb.rows.distinct import content_shares
@@ -207,7 +207,7 @@ def log_densities(model: LinearModel, draws: Array, q: WeightPosterior, rows: Li
 
 
 def judged(model: LinearModel, result: Result, passes: RowPasses, levels: Levels | None,
-           components: Components) -> TrustSummary:
+           components: Components) -> FitTrust:
     """The verdict from the log weights of some draws: what of log p a Gaussian cannot say, over all rows.
 
     log w = log p(y | w) - log p(few rows | w) + log evidence of those, since q is the exact posterior of the few. At
@@ -236,9 +236,9 @@ def judged(model: LinearModel, result: Result, passes: RowPasses, levels: Levels
     if shift <= WRONG_MEAN:
         error = max(PRECISION, min(shift, SAFETY * variance / several))
         means = f", means to {shift:.2f} sd" if shift > 0.01 else ""
-        return TrustSummary("trust", "relative error of an sd", "Means, sds and intervals can be used as they are (sds "
+        return FitTrust("trust", "relative error of an sd", "Means, sds and intervals can be used as they are (sds "
                             f"right to about {error:.1%}{means}).", error, facts)
-    return TrustSummary("doubt", "error of a mean, in sd", f"A Gaussian may miss means by up to {shift:.2f} sd: small "
+    return FitTrust("doubt", "error of a mean, in sd", f"A Gaussian may miss means by up to {shift:.2f} sd: small "
                         "levels are skewed, and all of them together move what they share. A fit of rows in memory is "
                         "corrected for that: fit a sample of whole levels beside this one.", shift, facts)
 
@@ -331,7 +331,7 @@ class Streamed:
     encoder: Encoder
     printed: dict[str, str]
     frame: Frame
-    trust: TrustSummary | None
+    trust: FitTrust | None
     notes: tuple[str, ...]
 
     def alone(self) -> Solution:

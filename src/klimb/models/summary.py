@@ -37,7 +37,7 @@ def _model(fit: Fit) -> str:
 
 def _table(fit: Fit) -> str:
     parts = []
-    for head, rows in (("coefficient", fit.coefficient_rows()), ("parameter", fit.parameter_rows())):
+    for head, rows in zip(("coefficient", "parameter"), fit.printed_rows, strict=True):
         if rows:
             heads, cells = coefficient_cells(rows, fit.interval)
             parts.append(table([head, *heads[1:]], cells))

@@ -1,29 +1,35 @@
-"""``fit.trust``: whether the numbers that a fit shows can be believed, and how far.
+"""``fit.trust``: whether the numbers that a fit shows can be believed, and how far; and ``klimb.trust(fit)``.
 
 The numbers shown are the exact posterior's wherever importance weights give it (`klimb.models.correction`); what q
 and its bound alone give is kept beside them, and the difference is the size of the correction. What remains is
 judged by the tails of the weights, those over the weights of the model and those over its hyperparameters.
+
+A fit at the best hyperparameters says nothing of their own uncertainty. Where the evidence is flat in one of them, or
+best at the edge of its range (a variance that wants to be zero: the neck of a funnel), its posterior is far too narrow,
+and nothing in the fit there can show it; integrating the hyperparameters out can, which the complete report does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from klimb.models.components import Components
+from klimb.errors import InputError
+from klimb.models.components import Components, Latents
 from klimb.models.correction import doubtful
+from klimb.models.solution import around
 from klimb.models.tabulate import LAST, limits_reached, long_tails
 from klimb.numerics.arrays import Array
 from klimb.numerics.mixtures import mixture_moments
 from klimb.numerics.pareto import RELIABLE
-from klimb.report.records import Fact, TrustSummary
+from klimb.report.records import Fact, FitTrust
 from klimb.report.text import plain
-from klimb.trust import Trust
+from klimb.trust import Trust, trust_report
 from klimb.trust.modes import Mode
-from klimb.trust.verdict import FEWEST_EFFECTIVE, MEAN_ERROR, MOST_DRAWN, SD_ERROR, Verdict, Word
+from klimb.trust.verdict import BEYOND, FEWEST_EFFECTIVE, MEAN_ERROR, MOST_DRAWN, OF_SD, SD_ERROR, Verdict, usable
 
 if TYPE_CHECKING:
     from klimb.models.fit import Fit
@@ -35,90 +41,80 @@ REMAINING = 0.1  # share of a correction that may be left
 MOST_COMPARED = 4000  # weights
 AT_LIMIT, MASS_AT_LIMIT = 2.0, 0.01  # of theta, from its limits, and the share of a posterior that may lie there
 NEAR = 3.0  # sds, of both together, up to which a mode counts as shown
-
-
-@final
-@dataclass(frozen=True)
-class FitTrust:
-    """The verdict on what a fit shows: "trust", "corrected" (what is shown is corrected), "doubt" or "verified".
-
-    ``number`` is the figure behind it, ``measures`` says what of, ``advice`` is one sentence, ``facts`` are the rest.
-    """
-
-    verdict: Word
-    number: float
-    measures: str
-    advice: str
-    facts: tuple[Fact, ...] = ()
-
-    @classmethod
-    def of_summary(cls, kept: TrustSummary) -> FitTrust:
-        """From what a file keeps."""
-        number = float("nan") if kept.number is None else kept.number
-        return cls(kept.verdict, number, kept.headline, kept.advice, kept.facts)  # type: ignore[arg-type]
-
-    def summary(self) -> TrustSummary:
-        """As a record for files and reports."""
-        return TrustSummary(self.verdict, self.measures, self.advice, self.number, self.facts)
-
-    def __str__(self) -> str:
-        width = max((len(fact.label) for fact in self.facts), default=0)
-        lines = [f"{fact.label:{width}s}  {fact.value}" for fact in self.facts]
-        return "\n".join([self.advice if self.verdict == "verified" else f"{self.verdict}: {self.advice}", *lines])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and text, for JSON."""
-        return {"verdict": self.verdict, "number": self.number if np.isfinite(self.number) else None,
-                "measures": self.measures, "advice": self.advice,
-                "facts": {fact.label: fact.value for fact in self.facts}}
+EDGE = 1e-3  # distance from a limit, in theta, at which a hyperparameter counts as lying on it
+WIDE = 1.0  # sd of theta (mostly logs) from which a hyperparameter counts as hardly determined
+SKEWED = 1.0  # skewness of its marginal from which it is no longer summarised by a mode
+UNEVEN = 3.0  # ratio of f's sd between likely hyperparameters from which the joint posterior is a funnel
+LIKELY = 0.02  # share of the mass from which a point counts as likely
 
 
 def quick_trust(fit: Fit) -> FitTrust:
     """The verdict from what the fit has computed; for models that nothing was corrected of, from the engine's own."""
-    if fit.kept_trust is not None:
-        return FitTrust.of_summary(fit.kept_trust)
-    judgement, facts = _judged(fit)
-    advice = judgement.advice
-    if judgement.word == "doubt":
-        advice += f" {remedy_of(fit)}"
-    if fit.mode == "optimise" and fit.model.theta.size and judgement.word != "doubt":
-        advice += " Given the hyperparameters, which are at their best value."
-    return FitTrust(judgement.word, judgement.number, judgement.measures, advice, facts)
+    facts: list[Fact] = []
+    if np.isfinite(fit.components.n_effective):
+        facts += [Fact("k-hat of the weights of hyperparameters", plain(fit.components.khat, 2)),
+                  Fact("effective points of hyperparameters", f"{fit.components.n_effective:.0f}")]
+    names = [name for name, power in limits_reached(fit.model.theta, fit.components).items() if power > 0.0]
+    facts += [Fact("sds that may be zero", ", ".join(names))] if names else []
+    judged = _unfinished(fit) or _unbounded(fit) or _badly_integrated(fit) or _judged(fit, facts)
+    given = ""
+    if fit.mode == "optimise" and fit.model.theta.size and judged.word != "doubt":
+        given = " Given the hyperparameters, which are at their best value."
+    return _stated(fit, judged, facts, given)
 
 
-def _judged(fit: Fit) -> tuple[Verdict, tuple[Fact, ...]]:
-    components = fit.components
-    facts = (*_integration_facts(components), *_near_zero(fit))
-    found = _unfinished(fit) or _unbounded(fit) or _badly_integrated(fit)
-    if found is not None:
-        return found, facts
+def _stated(fit: Fit, judged: Verdict, facts: list[Fact], given: str = "") -> FitTrust:
+    remedy = f" {remedy_of(fit)}" if judged.word == "doubt" else given
+    return FitTrust(judged.word, judged.measures, judged.advice + remedy, judged.number, tuple(facts))
+
+
+def _judged(fit: Fit, facts: list[Fact]) -> Verdict:
+    """What is shown of weights whose hyperparameters were integrated out well; ``facts`` are added to."""
     assert fit.result is not None
-    estimated = estimated_sds(fit)
-    problem, precision = fit.result.problem, max(PRECISION, components.error, estimated)
+    components, problem, estimated = fit.components, fit.result.problem, estimated_sds(fit)
+    precision = max(PRECISION, components.error, estimated)
     if estimated:
-        facts += (Fact("error of sds, which are estimated", f"{100.0 * estimated:.1g}% at most for 19 rows of 20"),)
+        facts.append(Fact("error of sds, which are estimated", f"{100.0 * estimated:.1g}% at most for 19 rows of 20"))
     if problem is not None and problem.site.gamma_trend == "constant":
-        return _settled(precision), (*facts, Fact("q given the hyperparameters", "exact"))
+        facts.append(Fact("q given the hyperparameters", "exact"))
+        return usable(precision)
     if components.uncorrected is None and not components.efficiency >= 1.0:  # nothing could be corrected
-        return _by_engine(fit.result.trust, precision), (*facts, *engine_facts(fit.result.trust))
+        facts += engine_facts(fit.result.trust)
+        return _by_engine(fit.result.trust, precision)
     shift, ratio = (0.0, 0.0) if components.uncorrected is None else changes(fit)
+    small = shift <= MEAN_ERROR and ratio <= SD_ERROR
     if problem is not None and not problem.site.log_concave:
-        far = shift > MEAN_ERROR or ratio > SD_ERROR
-        for theta, inner in ((fit.model.at, fit.result.trust), *(_farthest(fit) if far else ())):
+        reports: list[tuple[Array, Trust]] = [(fit.model.at, fit.result.trust), *(() if small else _farthest(fit))]
+        for theta, inner in reports:
             if any(mode.matters and not _covered(fit, theta, mode) for mode in inner.modes):
-                return inner.judgement, (*facts, *engine_facts(inner))
+                facts += engine_facts(inner)
+                return inner.judgement
     if components.uncorrected is None:
-        return _settled(precision), facts
-    if np.isnan(components.efficiency):
-        facts += (Fact("largest change of a mean by the corrected evidence", f"{shift:.2f} sd"),)
+        return usable(precision)
+    if np.isnan(components.efficiency):  # hyperparameters were weighed by a corrected evidence, q given them was not
+        facts += [Fact("largest change of a mean by the corrected evidence", f"{shift:.2f} sd"),
+                  *engine_facts(fit.result.trust)]
         engine = _by_engine(fit.result.trust, precision)
-        return _by_evidence(engine, shift, ratio), (*facts, *engine_facts(fit.result.trust))
-    facts += (Fact("largest change of a mean by the correction", f"{shift:.2f} sd"),
+        left = float(np.nanmax([engine.number, PRECISION + REMAINING * ratio]))
+        return engine if engine.word == "doubt" or small else Verdict(
+            "corrected", left, OF_SD, f"The numbers shown can be used (sds right to about {left:.1%}): their "
+            "hyperparameters are weighed by a corrected evidence, without which they would be off by up to "
+            f"{shift:.2f} sd in a mean (fit.uncorrected).")
+    facts += [Fact("largest change of a mean by the correction", f"{shift:.2f} sd"),
               Fact("largest change of an sd", f"{ratio:.1%}"),
-              Fact("effective draws behind it", f"{components.efficiency:.0%}"))
+              Fact("effective draws behind it", f"{components.efficiency:.0%}")]
     if np.isfinite(components.gain):
-        facts += (Fact("log evidence", plain(fit.bound + components.gain, 6)), Fact("bound", plain(fit.bound, 6)))
-    return _corrected(components, shift, ratio), facts
+        facts += [Fact("log evidence", plain(fit.bound + components.gain, 6)), Fact("bound", plain(fit.bound, 6))]
+    if doubtful(components.efficiency, components.correction_khat):
+        return Verdict("doubt", components.correction_khat, "tail of the importance weights (k-hat)",
+                       f"The posterior is too far from Gaussian for a correction ({components.efficiency:.0%} of the "
+                       "draws are effective).")
+    own = ratio if np.isnan(components.weighed) else components.weighed
+    left = max(PRECISION + REMAINING * own, components.error)
+    return usable(left) if small else Verdict(
+        "corrected", left, OF_SD, f"The numbers shown are corrected and can be used (sds right to about {left:.1%}): a "
+        f"Gaussian posterior alone would be off by up to {shift:.2f} sd in a mean and {ratio:.0%} in an sd "
+        "(fit.uncorrected).")
 
 
 def estimated_sds(fit: Fit) -> float:
@@ -161,10 +157,8 @@ def _farthest(fit: Fit) -> Iterator[tuple[Array, Trust]]:
 
 
 def _unfinished(fit: Fit) -> Verdict | None:
-    if fit.converged:
-        return None
-    return Verdict("doubt", float("nan"), "convergence", f"The fit did not converge ({fit.status.name}). "
-                   f"{fit.status.advice}")
+    return None if fit.converged else Verdict("doubt", float("nan"), "convergence", "The fit did not converge "
+                                              f"({fit.status.name}). {fit.status.advice}")
 
 
 def _badly_integrated(fit: Fit) -> Verdict | None:
@@ -174,10 +168,10 @@ def _badly_integrated(fit: Fit) -> Verdict | None:
     if not (heavy or components.n_effective < FEWEST_EFFECTIVE or components.error > WRONG_SD):
         return None
     if names := long_tails(fit.model.theta, components):
-        usable = not doubtful(components.efficiency, components.correction_khat)
-        return Verdict("doubt", components.error, "relative error of an sd",
+        intervals = not doubtful(components.efficiency, components.correction_khat)
+        return Verdict("doubt", components.error, OF_SD,
                        f"The posterior of {', '.join(names)} has such a long upper tail that sds rest on less than "
-                       f"{LAST:.1%} of its mass, and are too small here." + " Intervals can be used." * usable)
+                       f"{LAST:.1%} of its mass, and are too small here." + " Intervals can be used." * intervals)
     tail = ""
     if np.isfinite(components.n_effective):
         tail = f"k-hat {components.khat:.2f}, {components.n_effective:.0f} effective points, "
@@ -199,49 +193,6 @@ def _unbounded(fit: Fit) -> Verdict | None:
     return None
 
 
-def _integration_facts(components: Components) -> tuple[Fact, ...]:
-    if not np.isfinite(components.n_effective):
-        return ()
-    return (Fact("k-hat of the weights of hyperparameters", plain(components.khat, 2)),
-            Fact("effective points of hyperparameters", f"{components.n_effective:.0f}"))
-
-
-def _near_zero(fit: Fit) -> tuple[Fact, ...]:
-    names = [name for name, power in limits_reached(fit.model.theta, fit.components).items() if power > 0.0]
-    return (Fact("sds that may be zero", ", ".join(names)),) if names else ()
-
-
-def _corrected(components: Components, shift: float, ratio: float) -> Verdict:
-    if doubtful(components.efficiency, components.correction_khat):
-        return Verdict("doubt", components.correction_khat, "tail of the importance weights (k-hat)",
-                       f"The posterior is too far from Gaussian for a correction ({components.efficiency:.0%} of the "
-                       "draws are effective).")
-    own = ratio if np.isnan(components.weighed) else components.weighed
-    left = max(PRECISION + REMAINING * own, components.error)
-    if shift <= MEAN_ERROR and ratio <= SD_ERROR:
-        return _settled(left)
-    return Verdict("corrected", left, "relative error of an sd",
-                   f"The numbers shown are corrected and can be used (sds right to about {left:.1%}): a Gaussian "
-                   f"posterior alone would be off by up to {shift:.2f} sd in a mean and {ratio:.0%} in an sd "
-                   "(fit.uncorrected).")
-
-
-def _settled(error: float) -> Verdict:
-    return Verdict("trust", error, "relative error of an sd",
-                   f"Means, sds and intervals can be used as they are (sds right to about {error:.1%}).")
-
-
-def _by_evidence(inner: Verdict, shift: float, ratio: float) -> Verdict:
-    """Where hyperparameters were weighed by a corrected evidence, and q given them is judged as it is."""
-    if inner.word == "doubt" or (shift <= MEAN_ERROR and ratio <= SD_ERROR):
-        return inner
-    left = float(np.nanmax([inner.number, PRECISION + REMAINING * ratio]))
-    return Verdict("corrected", left, "relative error of an sd",
-                   f"The numbers shown can be used (sds right to about {left:.1%}): their hyperparameters are weighed "
-                   f"by a corrected evidence, without which they would be off by up to {shift:.2f} sd in a mean "
-                   "(fit.uncorrected).")
-
-
 def _by_engine(inner: Trust, precision: float) -> Verdict:
     """The engine's verdict on q, where what is shown is q: what it would correct is right, or is not.
 
@@ -249,58 +200,49 @@ def _by_engine(inner: Trust, precision: float) -> Verdict:
     """
     judgement, moments = inner.judgement, inner.marginals
     if judgement.word == "trust":
-        return _settled(float(np.nanmax([judgement.number, precision])))
+        return usable(float(np.nanmax([judgement.number, precision])))
     if judgement.word != "corrected":
         return judgement
     sd = float((np.abs(1.0 - 1.0 / moments.ratio) - moments.ratio_error).max(initial=0.0))
     mean = float((np.abs(moments.shift) - moments.shift_error).max(initial=0.0))
     if sd < WRONG_SD and mean < WRONG_MEAN:
-        return Verdict("trust", sd, "relative error of an sd",
-                       f"Means, sds and intervals can be used (sds right to about {sd:.1%}, means to {mean:.2f} sd); "
-                       "fit.result.corrected has the exact posterior's.")
-    return Verdict("doubt", sd, "relative error of an sd",
-                   f"sds are off by up to {sd:.0%}, means by up to {mean:.2f} sd: fit.result.corrected has the exact "
-                   "posterior's.")
+        return Verdict("trust", sd, OF_SD, f"Means, sds and intervals can be used (sds right to about {sd:.1%}, means "
+                       f"to {mean:.2f} sd); fit.result.corrected has the exact posterior's.")
+    return Verdict("doubt", sd, OF_SD, f"sds are off by up to {sd:.0%}, means by up to {mean:.2f} sd: "
+                   "fit.result.corrected has the exact posterior's.")
 
 
 def changes(fit: Fit) -> tuple[float, float]:
     """What the correction changes most, of all that is shown: a mean in sd, and an sd relative to the exact one."""
-    components = fit.components
-    assert components.uncorrected is not None
-    (mean, sd), (plain_mean, plain_sd) = _weight_moments(components), _weight_moments(components.uncorrected)
-    pairs = [(mean, sd, plain_mean, plain_sd)]
-    if components.integrated or type(fit).coefficient_rows is not _no_rows():
-        shown = fit.coefficient_rows() if not components.integrated else fit.table_rows()
-        other = fit.uncorrected
-        before = other.coefficient_rows() if not components.integrated else other.table_rows()
-        pairs.append(tuple(np.array([getattr(row, name) for row in rows], dtype=float)  # type: ignore[arg-type]
-                           for rows in (shown, before) for name in ("mean", "sd")))
+    components, other = fit.components, fit.uncorrected
     shift = ratio = 0.0
-    for mean, sd, plain_mean, plain_sd in pairs:
+    for now, before in ((fit, other), (components, other.components)):
+        (mean, sd), (plain_mean, plain_sd) = _moments(now), _moments(before)
         spread = np.where(sd > 0, sd, 1.0)
         shift = max(shift, float(np.nan_to_num(np.abs(mean - plain_mean) / spread).max(initial=0.0)))
         ratio = max(ratio, float(np.nan_to_num(np.abs(plain_sd / spread - 1.0)[sd > 0]).max(initial=0.0)))
     return shift, ratio
 
 
-def _no_rows() -> Any:
-    from klimb.models.fit import Fit
-
-    return Fit.coefficient_rows
-
-
-def _weight_moments(components: Components) -> tuple[Array, Array]:
-    means = np.array([part.mean[:MOST_COMPARED] for part in components.parts])
-    sds = np.array([part.sd()[:MOST_COMPARED] for part in components.parts])
-    mean, variance = mixture_moments(components.weights, means, sds**2)
+def _moments(of: Fit | Components) -> tuple[Array, Array]:
+    """Means and sds of the rows of a table, those of hyperparameters that were integrated out among them, or weights.
+    """
+    if not isinstance(of, Components):
+        rows = of.table_rows() if of.components.integrated else of.coefficient_rows()
+        return np.array([row.mean for row in rows], dtype=float), np.array([row.sd for row in rows], dtype=float)
+    means = np.array([part.mean[:MOST_COMPARED] for part in of.parts])
+    sds = np.array([part.sd()[:MOST_COMPARED] for part in of.parts])
+    mean, variance = mixture_moments(of.weights, means, sds**2)
     return mean, np.sqrt(variance)
 
 
-def engine_facts(trust: Trust) -> tuple[Fact, ...]:
+def engine_facts(trust: Trust) -> list[Fact]:
     """The engine's report as facts."""
     found = trust.to_dict()
-    facts = [
+    directions, modes = found["direction_khat"], len(found["modes"])
+    return [
         Fact("tail of the importance weights (k-hat)", f"{plain(found['khat'], 2)}, from {found['n_draws']:,} draws"),
+        *([Fact("k-hat of the most influential directions", plain(directions, 2))] if directions is not None else []),
         Fact("effective draws", f"{100.0 * found['efficiency']:.0f}%"),
         Fact("log evidence", f"{plain(found['log_evidence'], 6)} ± {plain(found['log_evidence_error'], 2)}"),
         Fact("bound", plain(found["bound"], 6)),
@@ -308,9 +250,71 @@ def engine_facts(trust: Trust) -> tuple[Fact, ...]:
              f"{found['smallest_sd_ratio']:.3f} to {found['largest_sd_ratio']:.3f}"),
         Fact("largest error of a mean", f"{found['largest_shift']:.3f} sd"),
         Fact("largest skewness", plain(found["largest_skewness"], 2)),
+        *([Fact("other modes", str(modes))] if modes else []),
     ]
-    if found.get("direction_khat") is not None:
-        facts.insert(1, Fact("k-hat of the most influential directions", plain(found["direction_khat"], 2)))
-    if found.get("modes"):
-        facts.append(Fact("other modes", str(len(found["modes"]))))
-    return tuple(facts)
+
+
+# -- with every check
+
+
+def complete_trust(fit: Fit, *, draws: int, seed: int) -> FitTrust:
+    """The verdict of ``fit.trust`` with the engine's complete report; hyperparameters that were chosen are judged too.
+
+    Those are integrated out for it, which costs some dozen fits.
+
+    Examples
+    --------
+    >>> import numpy as np, klimb
+    >>> x = np.linspace(0, 6, 12)
+    >>> fit = klimb.fit("y ~ (1 | g)", {"y": np.sin(x) > 0, "g": np.arange(12) // 3}, "bernoulli", hyper="optimise")
+    >>> klimb.trust(fit).verdict
+    'doubt'
+    """
+    if fit.result is None or fit.data is None:
+        raise InputError("a verdict needs the engine's result", "a fit from a file",
+                         "fit.trust_summary has the verdict of the session of the fit.")
+    inner = trust_report(fit.result, draws=draws, seed=seed, complete=True)
+    if fit.components.integrated or not (fit.mode == "optimise" and fit.model.theta.size):
+        return replace(fit.trust, facts=(*fit.trust.facts, *engine_facts(inner)))
+    average, model = around(fit.peak(), fit.data, integrate=True).components, fit.model
+    mean, variance = mixture_moments(average.weights, average.theta, np.zeros_like(average.theta))
+    sd = np.sqrt(variance)
+    prepared = model.prepare(None)
+    f = average.at(model, prepared)
+    (m, v), (here, plugged) = f.moments(), fit.components.at(model, prepared).moments()
+    ratio = np.sqrt(v / np.maximum(plugged, 1e-300))
+    moved = float((np.abs(m - here) / np.sqrt(np.maximum(v, 1e-300))).max(initial=0.0))
+    found = _chosen_well(fit, average, sd, float(np.maximum(ratio - 1.0, 0.0).max(initial=0.0)), moved, _unevenness(f))
+    facts = [Fact(f"{name} in theta", f"best {best:.3f}, mean {middle:.3f}, sd {width:.3f}")
+             for name, best, middle, width in zip(model.names, model.at, mean, sd, strict=True)]
+    facts.append(Fact("sd of f over that at the best hyperparameters", f"up to {float(ratio.max()):.2f}"))
+    return _stated(fit, inner.judgement if inner.verdict == "doubt" or found is None else found,
+                   [*facts, *engine_facts(inner)])
+
+
+def _unevenness(f: Latents) -> float:
+    """The largest ratio of an sd of f between likely hyperparameters."""
+    likely = f.v[(f.weights > LIKELY) | (f.weights == f.weights.max())]
+    return float(np.sqrt((likely.max(axis=0) / np.maximum(likely.min(axis=0), 1e-300)).max()))
+
+
+def _chosen_well(fit: Fit, average: Components, sd: Array, error: float, moved: float,
+                 unevenness: float) -> Verdict | None:
+    """What choosing the hyperparameters hides: ``error`` of sds of f, how far means ``moved``; None where little."""
+    model, away = fit.model, average.theta - average.weights @ average.theta
+    ends = np.minimum(model.at - model.theta.lower, model.theta.upper - model.at) < EDGE
+    if ends.any():
+        return Verdict("doubt", error, OF_SD, f"{', '.join(np.array(model.names)[ends])} went to the end of its range: "
+                       "its best value says nothing of those that are nearly as good.")
+    skewness = np.abs(average.weights @ (away / np.maximum(sd, 1e-12)) ** 3)
+    wide = [f"{name} (sd {s:.1f})" for name, s, g in zip(model.names, sd, skewness, strict=True)
+            if s > WIDE or (s > 0.5 * WIDE and g > SKEWED)]
+    if unevenness > UNEVEN or (wide and error > SD_ERROR) or error > BEYOND:
+        what = f" Hardly determined: {', '.join(wide)}." if wide else ""
+        return Verdict("doubt", unevenness, "ratio of an sd of f between likely hyperparameters",
+                       f"The posterior is a funnel: the spread of f changes {unevenness:.1f}-fold between likely "
+                       f"hyperparameters.{what}")
+    if error > SD_ERROR or moved > MEAN_ERROR:
+        return Verdict("corrected", error, OF_SD, "Choosing the hyperparameters understates sds of f by up to "
+                       f'{error / (1 + error):.0%}: integrate them out with hyper="integrate".')
+    return None

@@ -58,7 +58,7 @@ def _verdict(report: FitReport) -> str:
     trust = report.trust
     kind = "doubt" if not report.converged and trust.verdict == "unchecked" else trust.verdict
     word = SIGNS[kind][0]
-    words = trust.advice or trust.headline
+    words = trust.advice or trust.measures
     advice = "" if report.converged else f"{report.status}: {report.advice}"
     facts = _facts(trust.facts)
     more = f"<details><summary>{CHECKED}</summary>{facts}</details>" if facts else ""

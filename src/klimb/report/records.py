@@ -155,14 +155,27 @@ class Loo(NamedTuple):
 @final
 @stored("report.trust")
 @dataclass(frozen=True, slots=True)
-class TrustSummary:
-    """Whether the Gaussian posterior can be believed: a verdict, why, and what to do."""
+class FitTrust:
+    """The verdict on what a fit shows: "trust", "corrected" (what is shown is corrected), "doubt" or "verified".
+
+    ``number`` is the figure behind it, ``measures`` says what of, ``advice`` is one sentence, ``facts`` are the rest.
+    """
 
     verdict: Verdict
-    headline: str  # what the number measures, or why there is none
-    advice: str = ""  # one sentence: what to do with the numbers of the fit
-    number: float | None = None
+    measures: str  # or why there is no number
+    advice: str = ""
+    number: float = math.nan
     facts: tuple[Fact, ...] = ()
+
+    def __str__(self) -> str:
+        width = max((len(fact.label) for fact in self.facts), default=0)
+        lines = [f"{fact.label:{width}s}  {fact.value}" for fact in self.facts]
+        return "\n".join([self.advice if self.verdict == "verified" else f"{self.verdict}: {self.advice}", *lines])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and text, for JSON."""
+        found: dict[str, Any] = to_json(self)
+        return {**found, "facts": {fact.label: fact.value for fact in self.facts}}
 
 
 @final
@@ -248,7 +261,7 @@ class FitReport:
     calibration: CalibrationBins | None = None
     pit: PitHistogram | None = None
     loo: Loo | None = None
-    trust: TrustSummary = field(default_factory=lambda: TrustSummary("unchecked", "This fit was not checked."))
+    trust: FitTrust = FitTrust("unchecked", "This fit was not checked.")
     checks: Checks = field(default_factory=lambda: Checks("unchecked", reason="not requested"))
     residuals: tuple[float, ...] = ()  # quantile residuals, sorted
     notes: tuple[str, ...] = ()

@@ -23,7 +23,7 @@ from klimb.trust.ladder import Ladder, climb_ladder
 from klimb.trust.marginals import Corrected
 from klimb.trust.modes import LARGEST, MODE_ODDS, Mode, other_modes
 from klimb.trust.sites import SiteReport, site_report
-from klimb.trust.verdict import MOST_DRAWN, Findings, Judged, Verdict, judge, tail_matters
+from klimb.trust.verdict import MOST_DRAWN, Findings, Verdict, Word, judge, tail_matters
 from klimb.trust.weights import LogWeights, exact_site
 
 REDRAW_DIM = 20  # coordinates up to which a wider proposal is worth its draws
@@ -34,13 +34,13 @@ PRECISE_SHARE = 0.3  # the same, as a share of the correction
 CHECKED = 2048  # marginals that a default report looks at
 DIRECTION_DRAWS = 256  # of it, by default
 DIRECTION_VALUES = 130_000  # sites x draws that k-hat of the influential directions may cost by default
-MOST_SITES = 50_000  # up to which the fewest of these draws are taken whatever they cost
+MOST_SITES = 5_000  # up to which the fewest of these draws are taken whatever they cost
 FULL_DRAWS = 16_384
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Trust(Judged):
+class Trust:
     """Whether a fit can be believed. Made by ``result.trust``; ``print`` it, or read the parts.
 
     ``verdict`` is "trust", "corrected" or "doubt"; ``number`` is the figure behind it, ``measures`` says what of, and
@@ -73,6 +73,22 @@ class Trust(Judged):
     modes: tuple[Mode, ...]
     status: Status
     context: _Context = field(repr=False)
+
+    @property
+    def verdict(self) -> Word:
+        return self.judgement.word
+
+    @property
+    def number(self) -> float:
+        return self.judgement.number
+
+    @property
+    def measures(self) -> str:
+        return self.judgement.measures
+
+    @property
+    def advice(self) -> str:
+        return f"{self.judgement.advice} {self.judgement.remedy}".rstrip()
 
     @property
     def khat_matters(self) -> bool:
@@ -187,7 +203,8 @@ class Trust(Judged):
         """Plain numbers and text, for JSON and reports."""
         moments = self.marginals
         return {
-            **self._judged(), "khat": _plain(self.khat), "khat_matters": self.khat_matters,
+            "verdict": self.verdict, "number": self.number, "measures": self.measures, "advice": self.advice,
+            "khat": _plain(self.khat), "khat_matters": self.khat_matters,
             "direction_khat": _plain(self.direction_khat),
             "n_draws": self.n_draws, "efficiency": self.efficiency, "bound": self.bound,
             "log_evidence": self.log_evidence, "log_evidence_error": self.log_evidence_error,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, final
+from typing import Literal, TypeAlias, final
 
 import numpy as np
 
@@ -23,6 +23,7 @@ FEWEST_EFFECTIVE = 16.0  # effective draws below which weights say nothing
 MINOR = 0.1  # share of the draws that weighting costs below which a heavy tail does not matter
 MOST_DRAWN = 2000  # directions up to which particles may be drawn: minutes then
 SIGNIFICANT = 2.0  # standard errors
+OF_SD = "relative error of an sd"  # what most verdicts measure
 
 
 @final
@@ -35,31 +36,6 @@ class Verdict:
     measures: str
     advice: str
     remedy: str = ""
-
-
-class Judged:
-    """What has a verdict: its parts by name."""
-
-    judgement: Verdict
-
-    @property
-    def verdict(self) -> Word:
-        return self.judgement.word
-
-    @property
-    def number(self) -> float:
-        return self.judgement.number
-
-    @property
-    def measures(self) -> str:
-        return self.judgement.measures
-
-    @property
-    def advice(self) -> str:
-        return f"{self.judgement.advice} {self.judgement.remedy}".rstrip()
-
-    def _judged(self) -> dict[str, Any]:
-        return {"verdict": self.verdict, "number": self.number, "measures": self.measures, "advice": self.advice}
 
 
 @final
@@ -110,12 +86,12 @@ def _unreliable(found: Findings) -> Verdict | None:
     sample, moments = found.sample, found.moments
     khat, worst = sample.smoothed.khat, _largest_sd_error(moments)
     if worst > BEYOND and not found.independent:  # else it is the correlations that are missing, not the shape
-        return Verdict("doubt", worst, "relative error of an sd",
+        return Verdict("doubt", worst, OF_SD,
                        f"The posterior is far from Gaussian: the sd of a {_name(found.kind)} is off by {worst:.0%} or "
                        "more.", found.remedy)
     if found.method == "second order":
         if worst > THEORY:
-            return Verdict("doubt", worst, "relative error of an sd",
+            return Verdict("doubt", worst, OF_SD,
                            "Too many directions are far from Gaussian for weights or second-order theory (k-hat "
                            f"{khat:.2f}): the sd of a {_name(found.kind)} is off by {worst:.0%} or more.", found.remedy)
         if found.direction_khat is not None and found.direction_khat > RELIABLE:
@@ -146,7 +122,7 @@ def _correct(found: Findings) -> Verdict | None:
         worst = int(np.argmax(np.where(sure, excess, 0.0)))
         direction = "understated" if moments.ratio[worst] > 1.0 else "overstated"
         error = abs(1.0 - 1.0 / float(moments.ratio[worst]))
-        return Verdict("corrected", error, "relative error of an sd",
+        return Verdict("corrected", error, OF_SD,
                        f"sd of {_count(sure, name)} {direction} by up to {error:.0%}{_why(found)}; use "
                        "result.corrected.")
     moved = np.abs(moments.shift) - SIGNIFICANT * moments.shift_error > MEAN_ERROR
@@ -165,9 +141,13 @@ def _correct(found: Findings) -> Verdict | None:
 
 def _trust(found: Findings) -> Verdict:
     moments = found.moments
-    size = float((np.abs(moments.ratio - 1.0) - moments.ratio_error).max(initial=0.0))
-    return Verdict("trust", size, "relative error of an sd",
-                   f"Means, sds and intervals can be used as they are (sds right to about {size:.1%}).")
+    return usable(float((np.abs(moments.ratio - 1.0) - moments.ratio_error).max(initial=0.0)))
+
+
+def usable(error: float) -> Verdict:
+    """Numbers that are right, sds up to an ``error``."""
+    return Verdict("trust", error, OF_SD,
+                   f"Means, sds and intervals can be used as they are (sds right to about {error:.1%}).")
 
 
 def _largest_sd_error(moments: WeightedMoments) -> float:
