@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -18,7 +17,7 @@ from scipy.special import chdtrc, gammaln, stdtrit
 
 from klimb.errors import InputError
 from klimb.linalg.matrix import as_design
-from klimb.models.loo import LeftOut, place_of
+from klimb.models.loo import LeftOut, log_predictive
 from klimb.numerics.arrays import Array, slices
 from klimb.report.diagnostics import quantile_residuals
 from klimb.rows.columns import Codes
@@ -208,10 +207,10 @@ class CheckView:
     def chance_of_zero(self) -> Array:
         """P(Y = 0) of each row without that row."""
         rest = np.flatnonzero(self.y > 0.0)
-        f, v = self.without
+        f, v = (own[rest] for own in self.without)
         site = self.fit.model.new_site(self.fit.observed.take(self.rows[rest]).aux)
         chance = self.loo.at.copy()
-        chance[rest] = place_of(site, np.zeros(len(rest)), f[rest], v[rest])
+        chance[rest] = np.exp(log_predictive(site, np.zeros(len(rest)), f, v, f, v))
         return chance
 
     def score(self, columns: Array) -> ScoreTest:
@@ -220,37 +219,37 @@ class CheckView:
 
     def scores(self, each: Sequence[Array]) -> list[ScoreTest]:
         """The same for several sets of columns, each by itself."""
-        q, (rows, first) = self.posterior, self._cells
-        ends, gamma = np.cumsum([0, *(columns.shape[1] for columns in each)]), q.gamma[rows, None]
-        columns = np.hstack(each)[first]
-        free, factor = columns.copy(), q.factorised()
-        for some in slices(columns.shape[1], max(MOST_VALUES // len(q.a), 1)):
-            free[:, some] -= factor.smooth_rows(rows, gamma * columns[:, some])[rows]
-        return [self._scored(columns[:, low:high], free[:, low:high]) for low, high in pairwise(ends)]
-
-    def _scored(self, columns: Array, free: Array) -> ScoreTest:
-        """The test of columns of which the model leaves something ``free``."""
-        (rows, _), q, weights = self._cells, self.posterior, self.fit.observed.weights
-        gamma = q.gamma[rows, None]
-        variance, plain = columns.T @ (gamma * free), columns.T @ (np.abs(gamma) * columns)
+        (rows, first), q, factor = self._cells, self.posterior, self.posterior.factorised()
+        weights, found = self.fit.observed.weights, [ScoreTest(0.0, 0, 0.0, self.n)] * len(each)
         n = self.n if weights is None else float(weights[rows].sum())
-        if not columns.size:
-            return ScoreTest(0.0, 0, 0.0, n)
-        sizes, axes = np.linalg.eigh(plain)
-        axes = axes[:, sizes > 1e-10 * max(float(sizes[-1]), 1e-300)]
-        axes = axes / np.sqrt(np.einsum("ij,ij->j", axes, plain @ axes))
-        left, turn = np.linalg.eigh(axes.T @ (0.5 * (variance + variance.T)) @ axes)
-        keep = left > FREE
-        if not keep.any():
-            return ScoreTest(0.0, 0, 0.0, n)
-        axes = (axes @ turn)[:, keep] / np.sqrt(left[keep])
-        slopes = (q.a[rows] @ columns) @ axes
+        for width in {columns.shape[1] for columns in each} - {0}:
+            places = [k for k, columns in enumerate(each) if columns.shape[1] == width]
+            columns = np.hstack([each[k][first] for k in places])
+            free = columns.copy()
+            for some in slices(columns.shape[1], max(MOST_VALUES // len(q.a), 1)):
+                free[:, some] -= factor.smooth_rows(rows, q.gamma[rows, None] * columns[:, some])[rows]
+            shape = len(rows), len(places), width
+            statistics, sizes = self._scored(*(np.swapaxes(own.reshape(shape), 0, 1) for own in (columns, free)))
+            for k, statistic, size in zip(places, statistics.tolist(), sizes.tolist(), strict=True):
+                share = min(statistic / n, 0.999)  # a free scale would shrink
+                nats = -0.5 * np.log1p(-share) if self.fit.model.likelihood.scaled else 0.5 * share
+                found[k] = ScoreTest(statistic, size, float(nats) * self.fit.observed.total, n)
+        return found
+
+    def _scored(self, columns: Array, free: Array) -> tuple[Array, Array]:
+        """Statistics of columns (sets, rows, width), of which the model leaves something ``free``, and their sizes."""
+        rows, q = self._cells[0], self.posterior
+        a, gamma, turned = q.a[rows], q.gamma[rows, None], np.swapaxes(columns, 1, 2)
+        sizes, axes = np.linalg.eigh(turned @ (np.abs(gamma) * columns))
+        axes = axes * _inverse_root(sizes, 1e-10 * np.maximum(sizes[:, -1:], 1e-300))[:, None]
+        variance = turned @ (gamma * free)
+        left, turn = np.linalg.eigh(np.swapaxes(axes, 1, 2) @ (0.5 * (variance + np.swapaxes(variance, 1, 2))) @ axes)
+        axes = axes @ turn * _inverse_root(left, FREE)[:, None]
+        slopes = ((a @ columns)[:, None] @ axes)[:, 0]
         # Where rows pull more than their likelihood says, the slopes vary as much more.
-        expected, seen = self._pulls @ (free @ axes) ** 2
-        statistic = float(np.sum(slopes**2 / np.maximum(seen / np.maximum(expected, 1e-300), 1.0)))
-        share = min(statistic / n, 0.999)
-        nats = -0.5 * np.log1p(-share) if self.fit.model.likelihood.scaled else 0.5 * share  # a free scale would shrink
-        return ScoreTest(statistic, int(keep.sum()), float(nats) * self.fit.observed.total, n)
+        expected, seen = np.moveaxis(self._pulls @ (free @ axes) ** 2, 1, 0)
+        statistics = (slopes**2 / np.maximum(seen / np.maximum(expected, 1e-300), 1.0)).sum(axis=1)
+        return statistics, (left > FREE).sum(axis=1)
 
     @cached_property
     def _cells(self) -> tuple[Codes, Codes]:
@@ -328,6 +327,11 @@ class CheckView:
             return f"fit with {f'family={family!r}' if family else add}"
         link = "" if family or own.link.name == next(iter(own.links), "") else f", link={own.link.name!r}"
         return f"klimb.fit({formula + (f' + {add}' if add else '')!r}, data, family={family or own.name!r}{link})"
+
+
+def _inverse_root(values: Array, least: Array | float) -> Array:
+    """1 / sqrt(values), 0 where they are no larger than ``least``."""
+    return np.where(values > least, 1.0 / np.sqrt(np.maximum(values, 1e-300)), 0.0)
 
 
 def looked_at(rows: Codes, copies: Array | None) -> Codes:

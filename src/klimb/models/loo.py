@@ -34,8 +34,8 @@ MOST_MOMENTS, MOST_POINTS = 5_000, 12  # the same, and points, for distribution 
 LEFT_NODES, MANY_ROWS = {1: (31, 15), 2: (11, 9), 3: (5, 5)}, 10
 MOST_LEFT = 2e6  # values of log p for that
 FEW_ROWS = 50  # of a level on average: with more, cavities are close
-NODES, STEPS, REACH = (5, 9), (0.4, 0.2), 6.4  # of averages over f, in its sds
-CLOSE = (0.0, 1e-4, 1e-3, 1e-2)  # nats, or share of a tail, from the rule before: halved steps square an error
+NODES, STEPS, REACH = (3, 5, 9), (0.4, 0.2), 6.4  # of averages over f, in its sds
+CLOSE = (0.0, 1e-4, 1e-4, 1e-3, 1e-2)  # nats, or share of a tail, from the rule before: halved steps square an error
 LEAST_WEIGHT = 0.002  # of a point, over that of the heaviest
 
 
@@ -178,13 +178,15 @@ class Cavities:
         """Mean, variance, P(Y < y) and P(Y <= y) of some data before they were seen."""
         places = _places(rows, self.site, len(self.y))
         site, y, m, v = self.site.rows(rows), self.y[rows], self.m[places], self.v[places]
-        mean, variance = site.response_moments(m, v)
         if site.response == "classes":
-            upto = np.cumsum(class_chances(site, m, v), axis=1)
+            chances, classes = class_chances(site, m, v), np.arange(len(site.labels()), dtype=float)
+            mean, upto = chances @ classes, np.cumsum(chances, axis=1)
             place, number = np.searchsorted(site.labels(), y), np.arange(len(y))
             below = np.where(place > 0, upto[number, np.maximum(place - 1, 0)], 0.0)
+            variance = np.einsum("nk,nk->n", chances, (classes - mean[:, None]) ** 2)
             return mean, variance, below, np.minimum(upto[number, place], 1.0)
-        at = place_of(site, y, m, v)
+        mean, variance = site.response_moments(m, v)
+        at = _place(site, y, m, v)
         below = np.maximum(at - np.exp(self.log_density[rows]), 0.0) if site.discrete else at
         if isinstance(site, Censored):  # all that is larger is possible
             at = np.where(np.asarray(site.status) > 0.0, at, 1.0)
@@ -201,11 +203,11 @@ def cavities(site: Site, y: Array, m: Array, v: Array, slack: Array, a: Array, g
     density = np.full(len(y), np.nan)
     rows = np.flatnonzero(proper.reshape(site.n_outputs, -1).all(axis=0))
     places = _places(rows, site, len(y))
-    density[rows] = _log_predictive(site.rows(rows), y[rows], m_out[places], v_out[places], m[places], v[places])
+    density[rows] = log_predictive(site.rows(rows), y[rows], m_out[places], v_out[places], m[places], v[places])
     return Cavities(m_out, v_out, density, site, y)
 
 
-def _log_predictive(site: Site, y: Array, m_out: Array, v_out: Array, m: Array, v: Array) -> Array:
+def log_predictive(site: Site, y: Array, m_out: Array, v_out: Array, m: Array, v: Array) -> Array:
     """log int p(y | f) N(f; m_out, v_out) df, by nodes of q's own N(m, v), which is close to what is integrated."""
     known = type(site).tilted is not Site.tilted or type(site).log_predictive is not Site.log_predictive
     if known or not (site.separable and site.smooth and site.log_concave):
@@ -224,7 +226,7 @@ def _log_predictive(site: Site, y: Array, m_out: Array, v_out: Array, m: Array, 
                      lambda rows: site.rows(rows).log_predictive(y[rows], m_out[rows], v_out[rows]))
 
 
-def place_of(site: Site, y: Array, m: Array, v: Array) -> Array:
+def _place(site: Site, y: Array, m: Array, v: Array) -> Array:
     """P(Y <= y) where f ~ N(m, v), to a share of the tail that y is in."""
     if not site.smooth or not v.any():
         return predictive_cdf(site, y, m, v)
