@@ -7,12 +7,13 @@ too small puts it in the tails too often. This tests prior, likelihood, fit and 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from klimb.errors import InputError, KlimbError
+from klimb.errors import InputError, KlimbError, pyplot
 from klimb.infer.loop import infer
 from klimb.latents.base import Latent, as_latent
 from klimb.numerics.arrays import Array
@@ -95,12 +96,8 @@ class Calibration:
 
     def plot(self, ax: Any = None) -> Any:
         """Rank histogram over all marginals with the band of each bar; needs matplotlib."""
-        try:
-            import matplotlib.pyplot as plt
-        except ImportError as error:
-            raise InputError("plot needs matplotlib", "no such package", "pip install matplotlib") from error
         if ax is None:
-            _, ax = plt.subplots(figsize=(5.0, 2.8), layout="constrained")
+            _, ax = pyplot().subplots(figsize=(5.0, 2.8), layout="constrained")
         counts = self.ranks().mean(axis=0) / self.n
         low, high = binomial_band(self.n, 1.0 / BINS)
         edges = np.linspace(0.0, 1.0, BINS + 1)
@@ -153,12 +150,8 @@ def calibrate(model: Any, site: Site | None = None, *, n: int = 500, seed: int =
     found = [answer for answer in _answers(task, seeds, workers) if answer is not None]
     if not found:
         raise InputError("some simulated data set must be fitted", f"none of {n} converged", "Narrow the prior.")
-    verdicts: dict[str, int] = {}
-    for _, word in found:
-        if word:
-            verdicts[word] = verdicts.get(word, 0) + 1
-    places = np.array([place for place, _ in found])
-    return Calibration(places, chosen, latent.reports, n - len(found), verdicts)
+    verdicts = Counter(word for _, word in found if word)
+    return Calibration(np.array([place for place, _ in found]), chosen, latent.reports, n - len(found), dict(verdicts))
 
 
 def binomial_band(n: int, share: float) -> tuple[float, float]:

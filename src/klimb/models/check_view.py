@@ -7,13 +7,13 @@ covariance at them: both stand in the fit, and V x is one product. U^2 / 2 x'P x
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
-from scipy.special import chdtrc, gammaln, stdtrit
+from scipy.special import chdtrc, stdtrit
 
 from klimb.errors import InputError
 from klimb.linalg.matrix import as_design
@@ -21,6 +21,8 @@ from klimb.models.loo import LeftOut, log_predictive
 from klimb.numerics.arrays import Array, slices
 from klimb.report.diagnostics import quantile_residuals
 from klimb.rows.columns import Codes
+from klimb.sites import Gamma, NegativeBinomial, StudentT
+from klimb.sites.base import Site
 
 if TYPE_CHECKING:
     from klimb.models.fit import Fit
@@ -314,8 +316,13 @@ class CheckView:
         censored = "status" in self.fit.observed.aux
         if censored or not np.isfinite(mean).all() or (family != "student_t" and (mean <= 0.0).any()):
             return 0.0
-        density = {"negative_binomial": _negative_binomial, "student_t": _student, "gamma": _gamma}[family]
-        best = float((density(y, mean, np.exp(np.linspace(-4.0, 6.0, GRID))[:, None]) @ self.counts).max())
+        scale = max(float(np.median(np.abs(y - mean))), 1e-300)  # puts the quartiles right, which is near the best
+        place = mean if family == "student_t" else np.log(mean)
+        site: Callable[[float], Site] = {
+            "negative_binomial": NegativeBinomial, "gamma": Gamma,
+            "student_t": lambda value: StudentT(df := min(max(value, 1.0), 200.0), float(scale / stdtrit(df, 0.75)))}[family]
+        best = max(float(self.counts @ site(value).log_density(y, place))
+                   for value in np.exp(np.linspace(-4.0, 6.0, GRID)).tolist())
         return (best - float(self.counts @ own)) * self.fit.observed.total / self.n
 
     # -- words
@@ -372,23 +379,6 @@ def _looks_coded(values: Array) -> bool:
     """Whether whole numbers may be the codes of groups: few for the rows there are."""
     good = values[np.isfinite(values)]
     return bool(len(good) and (good == np.floor(good)).all() and 3 <= len(np.unique(good)) <= len(good) // 4)
-
-
-def _negative_binomial(y: Array, mean: Array, size: Array) -> Array:
-    return np.asarray(gammaln(y + size) - gammaln(size) - gammaln(y + 1.0) + size * np.log(size / (size + mean))
-                      + y * np.log(mean / (size + mean)))
-
-
-def _gamma(y: Array, mean: Array, shape: Array) -> Array:
-    return np.asarray(shape * np.log(shape / mean) - gammaln(shape) + (shape - 1.0) * np.log(y) - shape * y / mean)
-
-
-def _student(y: Array, mean: Array, df: Array) -> Array:
-    """At the scale that puts the quartiles of the residuals right, which is near the best."""
-    df = np.clip(df, 1.0, 200.0)
-    scale = np.maximum(float(np.median(np.abs(y - mean))) / stdtrit(df, 0.75), 1e-300)
-    constant = gammaln(0.5 * (df + 1.0)) - gammaln(0.5 * df) - 0.5 * np.log(df * np.pi) - np.log(scale)
-    return np.asarray(constant - 0.5 * (df + 1.0) * np.log1p(((y - mean) / scale) ** 2 / df))
 
 
 def skew_score(skewness: float, n: float) -> float:

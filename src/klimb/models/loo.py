@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
@@ -39,10 +39,7 @@ CLOSE = (0.0, 1e-4, 1e-4, 1e-3, 1e-2)  # nats, or share of a tail, from the rule
 LEAST_WEIGHT = 0.002  # of a point, over that of the heaviest
 
 
-@final
-@stored("loo.moments")
-@dataclass(frozen=True, eq=False)
-class LeftOut:
+class LeftOut(NamedTuple):
     """Of each y_i before it was seen: ``mean``, ``variance``, P(Y < y_i) as ``below`` and P(Y <= y_i) as ``at``.
 
     Of a censored datum ``at`` is 1: its place is spread over what is larger, as that of a count is over its jump.
@@ -66,23 +63,22 @@ class LeaveOneOut:
 
     log_density: Array
     weights: Array | None = None
-    moments: LeftOut | None = None
+    moments: Array | None = None  # (4, n): those of `LeftOut`, of a file
     sampled_from: int = 0  # rows that these are a sample of; 0 where they are all
-    details: Callable[[Any], LeftOut] | None = field(default=None, metadata={SKIPPED: False})  # of rows; None: of all
+    details: Callable[[Any], Array] | None = field(default=None, metadata={SKIPPED: False})  # of rows; None: of all
 
     @cached_property
     def _left_out(self) -> LeftOut:
         if self.moments is not None:
-            return self.moments
+            return LeftOut(*self.moments)
         assert self.details is not None
-        return self.details(None)
+        return LeftOut(*self.details(None))
 
     def some(self, rows: Any) -> LeftOut:
         """``mean``, ``variance``, ``below`` and ``at`` of some rows, without working out those of all."""
         if self.details is not None and "_left_out" not in self.__dict__ and len(rows) < len(self.log_density):
-            return self.details(rows)
-        own = self._left_out
-        return LeftOut(own.mean[rows], own.variance[rows], own.below[rows], own.at[rows])
+            return LeftOut(*self.details(rows))
+        return LeftOut(*(values[rows] for values in self._left_out))
 
     @property
     def mean(self) -> Array:
@@ -112,7 +108,7 @@ class LeaveOneOut:
     @property
     def elpd(self) -> float:
         """Sum of the log densities: larger is better."""
-        return self._share * float(np.nansum(self._weighed()))
+        return self._share * float(np.nansum(self.log_density * (1.0 if self.weights is None else self.weights)))
 
     @property
     def _share(self) -> float:
@@ -139,24 +135,18 @@ class LeaveOneOut:
 
     def resolved(self) -> LeaveOneOut:
         """With all its numbers, for a file."""
-        return LeaveOneOut(self.log_density, self.weights, self._left_out, self.sampled_from)
+        return replace(self, moments=np.array(self._left_out))
 
     def of_rows(self, inverse: Array, weights: Array | None) -> LeaveOneOut:
         """The same for the rows that were merged into these: row i became row ``inverse[i]``; NaN where that is -1."""
-        nowhere = inverse < 0
-
         def spread(values: Array) -> Array:
-            return np.where(nowhere, np.nan, values[inverse])
+            return np.where(inverse < 0, np.nan, values[..., inverse])
 
-        def details(rows: Any) -> LeftOut:
-            own = self._left_out
-            full = (spread(values) for values in (own.mean, own.variance, own.below, own.at))
-            return LeftOut(*(values if rows is None else values[rows] for values in full))
+        def details(rows: Any) -> Array:
+            found = spread(np.array(self._left_out))
+            return found if rows is None else found[:, rows]
 
         return LeaveOneOut(spread(self.log_density), weights, details=details)
-
-    def _weighed(self) -> Array:
-        return self.log_density if self.weights is None else self.log_density * self.weights
 
     def __repr__(self) -> str:
         failed = f", failed={self.failed}" if self.failed else ""
@@ -430,21 +420,19 @@ def mixed(parts: list[Cavities], log_shares: Array, weights: Array | None) -> Le
     return LeaveOneOut(found, weights, details=lambda rows: _details(some, log_w[heavy], rows))
 
 
-def _details(parts: list[Cavities], log_w: Array, rows: Any) -> LeftOut:
+def _details(parts: list[Cavities], log_w: Array, rows: Any) -> Array:
+    """What `LeftOut` has of some rows, by the weights of each row's parts; NaN where something is missing."""
     rows = np.arange(log_w.shape[1]) if rows is None else rows
-    log_w = log_w[:, rows]
     with np.errstate(invalid="ignore"):
-        w = np.exp(log_w - np.logaddexp.reduce(log_w, axis=0))
-    good = np.flatnonzero(np.isfinite(w).all(axis=0))
-    out = np.full((4, len(rows)), np.nan)
-    sums = np.zeros((4, len(good)))
-    for part, weight in zip(parts, w[:, good], strict=True):
-        try:
-            mean, variance, below, at = part.moments(rows[good])
-        except InputError:  # a likelihood of the user's that has no moments and no distribution function
-            return LeftOut(*out)
-        sums += weight * np.array([mean, variance + mean**2, below, at])
-    with np.errstate(invalid="ignore"):
+        w = np.exp(log_w[:, rows] - np.logaddexp.reduce(log_w[:, rows], axis=0))
+        good = np.flatnonzero(np.isfinite(w).all(axis=0))
+        out, sums = np.full((4, len(rows)), np.nan), np.zeros((4, len(good)))
+        for part, weight in zip(parts, w[:, good], strict=True):
+            try:
+                mean, variance, below, at = part.moments(rows[good])
+            except InputError:  # a likelihood of the user's that has no moments and no distribution function
+                return out
+            sums += weight * np.array([mean, variance + mean**2, below, at])
         sums[1] = np.maximum(sums[1] - sums[0] ** 2, 0.0)
     out[:, good] = sums
-    return LeftOut(*out)
+    return out

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import pyplot
 from klimb.infer.problem import Problem
 from klimb.latents.base import Posterior
 from klimb.trust.sites import maps_of
@@ -18,15 +18,6 @@ if TYPE_CHECKING:
 RISING, FALLING, FLAT = "#d9e6f2", "#f6dfcf", "#eeeeee"
 INK, Q, EXACT = "#222222", "#7a7a7a", "#b2442c"
 MOST = 6  # marginals drawn unless some are chosen
-
-
-def pyplot() -> Any:
-    """matplotlib.pyplot, or an error that says how to get it."""
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise InputError("a plot needs matplotlib", "no such package", "pip install matplotlib") from error
-    return plt
 
 
 def plot_signs(problem: Problem, posterior: Posterior, axes: Any = None) -> Any:
