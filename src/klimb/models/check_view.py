@@ -320,7 +320,7 @@ class CheckView:
         place = mean if family == "student_t" else np.log(mean)
         site: Callable[[float], Site] = {
             "negative_binomial": NegativeBinomial, "gamma": Gamma,
-            "student_t": lambda value: StudentT(df := min(max(value, 1.0), 200.0), float(scale / stdtrit(df, 0.75)))}[family]
+            "student_t": lambda df: StudentT(max(df, 1.0), scale / float(stdtrit(max(df, 1.0), 0.75)))}[family]
         best = max(float(self.counts @ site(value).log_density(y, place))
                    for value in np.exp(np.linspace(-4.0, 6.0, GRID)).tolist())
         return (best - float(self.counts @ own)) * self.fit.observed.total / self.n
