@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
 from scipy.special import chdtrc, stdtrit
@@ -40,9 +40,7 @@ GRID = 41  # values of a parameter among which the best is taken
 SEED = 20260102
 
 
-@final
-@dataclass(frozen=True)
-class ScoreTest:
+class ScoreTest(NamedTuple):
     """What some columns would add: their chi-squared statistic, how many they are, the gain in nats, of how many rows.
     """
 
@@ -221,22 +219,36 @@ class CheckView:
 
     def scores(self, each: Sequence[Array]) -> list[ScoreTest]:
         """The same for several sets of columns, each by itself."""
-        (rows, first), q, factor = self._cells, self.posterior, self.posterior.factorised()
+        rows, first = self._cells
         weights, found = self.fit.observed.weights, [ScoreTest(0.0, 0, 0.0, self.n)] * len(each)
         n = self.n if weights is None else float(weights[rows].sum())
         for width in {columns.shape[1] for columns in each} - {0}:
             places = [k for k, columns in enumerate(each) if columns.shape[1] == width]
             columns = np.hstack([each[k][first] for k in places])
-            free = columns.copy()
-            for some in slices(columns.shape[1], max(MOST_VALUES // len(q.a), 1)):
-                free[:, some] -= factor.smooth_rows(rows, q.gamma[rows, None] * columns[:, some])[rows]
             shape = len(rows), len(places), width
-            statistics, sizes = self._scored(*(np.swapaxes(own.reshape(shape), 0, 1) for own in (columns, free)))
+            statistics, sizes = self._scored(*(np.swapaxes(own.reshape(shape), 0, 1)
+                                               for own in (columns, columns - self._smoothed(columns))))
             for k, statistic, size in zip(places, statistics.tolist(), sizes.tolist(), strict=True):
                 share = min(statistic / n, 0.999)  # a free scale would shrink
                 nats = -0.5 * np.log1p(-share) if self.fit.model.likelihood.scaled else 0.5 * share
                 found[k] = ScoreTest(statistic, size, float(nats) * self.fit.observed.total, n)
         return found
+
+    @cached_property
+    def _root(self) -> Array | None:
+        """A root of V at the rows, where it has few columns."""
+        found: Array | None = self.posterior.factorised().root_of(self._cells[0])
+        return found
+
+    def _smoothed(self, columns: Array) -> Array:
+        """V G times columns at the rows."""
+        rows, q, out = self._cells[0], self.posterior, np.empty_like(columns)
+        pull, factor = q.gamma[rows, None] * columns, q.factorised()
+        if self._root is not None:
+            return np.asarray(self._root @ (self._root.T @ pull))
+        for some in slices(columns.shape[1], max(MOST_VALUES // len(q.a), 1)):
+            out[:, some] = factor.smooth_rows(rows, pull[:, some])[rows]
+        return out
 
     def _scored(self, columns: Array, free: Array) -> tuple[Array, Array]:
         """Statistics of columns (sets, rows, width), of which the model leaves something ``free``, and their sizes."""
