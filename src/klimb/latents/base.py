@@ -51,10 +51,10 @@ class Factor(ABC):
         """V b, where V = K (I + diag(gamma) K)^-1 is the posterior covariance at the sites."""
 
     def smooth_rows(self, rows: npt.NDArray[np.intp], B: Array) -> Array:
-        """V b for several b that have entries, those of ``B``, only at some ``rows``."""
+        """V b at some ``rows``, for several b that have entries, those of ``B``, only there."""
         whole = np.zeros((len(self.gamma), B.shape[1]))
         whole[rows] = B
-        return np.column_stack([self.smooth(b) for b in whole.T])
+        return np.column_stack([self.smooth(b)[rows] for b in whole.T])
 
     def solve(self, b: Array) -> tuple[Array, Array]:
         """``x`` = (I + diag(gamma) K)^-1 b and K x, together because the second comes with the first."""

@@ -65,8 +65,8 @@ class PrimalFactor(Factor):
         return smoothed
 
     def smooth_rows(self, rows: npt.NDArray[np.intp], B: Array) -> Array:
-        pulled = self._X.subset(rows).dense().T @ B
-        return self._X.times(self._root @ (self._root.T @ pulled))
+        X = self._X.subset(rows).dense()
+        return np.asarray(X @ (self._root @ (self._root.T @ (X.T @ B))))
 
     def energy(self, b: Array) -> float:
         half = self._root.T @ self._X.transpose_times(b)

@@ -18,7 +18,7 @@ from scipy.special import chdtrc, stdtrit
 from klimb.errors import InputError
 from klimb.linalg.matrix import as_design
 from klimb.models.loo import LeftOut, log_predictive
-from klimb.numerics.arrays import Array, slices
+from klimb.numerics.arrays import Array
 from klimb.report.diagnostics import quantile_residuals
 from klimb.rows.columns import Codes
 from klimb.sites import Gamma, NegativeBinomial, StudentT
@@ -35,7 +35,6 @@ FEWEST_ROWS = 20
 HARDEST = 50  # rows among which outliers are looked for where there are very many
 DEGREE = 4  # of the polynomials in the ranks of a column that stand for a nonlinear trend
 FREE = 0.01  # share of a column that the model must leave free for its score to count
-MOST_VALUES = 4_000_000  # of columns at all sites, held at once
 GRID = 41  # values of a parameter among which the best is taken
 SEED = 20260102
 
@@ -87,7 +86,9 @@ class CheckView:
         if len(self.rows) < MOST_ROWS:
             return self
         view = CheckView(self.fit)
-        view.__dict__["rows"] = np.argpartition(np.where(np.isfinite(density), density, np.inf), HARDEST)[:HARDEST]
+        density = np.where(np.isfinite(density), density, np.inf)
+        rows = np.argpartition(density, min(HARDEST, len(density)) - 1)[:HARDEST]
+        view.__dict__["rows"] = rows[np.argsort(density[rows], kind="stable")]
         return view
 
     @cached_property
@@ -226,29 +227,13 @@ class CheckView:
             places = [k for k, columns in enumerate(each) if columns.shape[1] == width]
             columns = np.hstack([each[k][first] for k in places])
             shape = len(rows), len(places), width
-            statistics, sizes = self._scored(*(np.swapaxes(own.reshape(shape), 0, 1)
-                                               for own in (columns, columns - self._smoothed(columns))))
+            free = columns - self.posterior.factorised().smooth_rows(rows, self.posterior.gamma[rows, None] * columns)
+            statistics, sizes = self._scored(*(np.swapaxes(own.reshape(shape), 0, 1) for own in (columns, free)))
             for k, statistic, size in zip(places, statistics.tolist(), sizes.tolist(), strict=True):
                 share = min(statistic / n, 0.999)  # a free scale would shrink
                 nats = -0.5 * np.log1p(-share) if self.fit.model.likelihood.scaled else 0.5 * share
                 found[k] = ScoreTest(statistic, size, float(nats) * self.fit.observed.total, n)
         return found
-
-    @cached_property
-    def _root(self) -> Array | None:
-        """A root of V at the rows, where it has few columns."""
-        found: Array | None = self.posterior.factorised().root_of(self._cells[0])
-        return found
-
-    def _smoothed(self, columns: Array) -> Array:
-        """V G times columns at the rows."""
-        rows, q, out = self._cells[0], self.posterior, np.empty_like(columns)
-        pull, factor = q.gamma[rows, None] * columns, q.factorised()
-        if self._root is not None:
-            return np.asarray(self._root @ (self._root.T @ pull))
-        for some in slices(columns.shape[1], max(MOST_VALUES // len(q.a), 1)):
-            out[:, some] = factor.smooth_rows(rows, pull[:, some])[rows]
-        return out
 
     def _scored(self, columns: Array, free: Array) -> tuple[Array, Array]:
         """Statistics of columns (sets, rows, width), of which the model leaves something ``free``, and their sizes."""
