@@ -10,9 +10,7 @@ import pytest
 
 from klimb.active import (
     SCORES,
-    Bald,
     Candidates,
-    InformationGain,
     bald,
     classifier_uncertainty,
     epig,
@@ -178,13 +176,13 @@ def test_epig_of_gaussian_data_is_closed_form_and_zero_without_correlation() -> 
 
 def test_variance_reduction_is_what_gaussian_data_do() -> None:
     v, c = np.array([2.0]), np.array([[0.4, -0.6]])
-    assert variance_reduction(Gaussian(scale=1.0), np.zeros(1), v, c)[0] == pytest.approx(
+    assert variance_reduction(Gaussian(scale=1.0), np.zeros(1), v, np.zeros(2), np.ones(2), c)[0] == pytest.approx(
         np.mean(c**2) / (1.0 + 2.0), rel=1e-9)
 
 
 def test_shortlists_find_the_winner_of_all() -> None:
     rng = np.random.default_rng(3)
-    for score in (Bald(), InformationGain()):
+    for score in (SCORES["bald"], SCORES["ig"]):
         shortlist = Shortlist()
         for shrink in (1.0, 0.7):
             some = Candidates(Logistic(), 2.0 * rng.standard_normal(7000), shrink * rng.gamma(0.7, 1.0, 7000))
@@ -199,7 +197,7 @@ def test_no_spline_exceeds_its_bounds(jagged) -> None:
     rng = np.random.default_rng(4)
     x = np.linspace(-1.0, 1.0, GRID)
     coefficients = rng.standard_normal((GRID, GRID)) * 50.0 if jagged else -((x[:, None] - 0.3) ** 2) + x
-    box = Box(Bald(), Logistic(), (-3.0, -1.0), (4.0, 2.0), coefficients)
+    box = Box(SCORES["bald"], Logistic(), (-3.0, -1.0), (4.0, 2.0), coefficients)
     m, log_v = rng.uniform(-3.0, 4.0, 20_000), rng.uniform(-1.0, 2.0, 20_000)
     m[:4], log_v[:4] = [-3.0, -3.0, 4.0, 4.0], [-1.0, 2.0, -1.0, 2.0]
     room = box.bounds(m, log_v) - box.at(m, log_v)
@@ -207,7 +205,7 @@ def test_no_spline_exceeds_its_bounds(jagged) -> None:
     assert jagged or room.max() < 0.08  # two cells of 2/188 at the steepest slope, 3.6
 
 
-@pytest.mark.parametrize("score", [Bald(), InformationGain()])
+@pytest.mark.parametrize("score", [SCORES["bald"], SCORES["ig"]])
 def test_shortlists_are_those_of_the_spline_at_every_candidate(score, monkeypatch) -> None:
     rng = np.random.default_rng(5)
     for spread in (0.01, 1.0, 30.0):

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 import klimb
-from klimb.active import ActiveLearner, Bald, Marginals, batch
+from klimb.active import SCORES, ActiveLearner, Marginals, batch
 from klimb.active.batch import Shortlist, box_around
 from klimb.active.belief import Belief, PrimalBelief, belief_of
 from klimb.active.marginals import Drift
@@ -79,7 +79,7 @@ def test_no_marginal_moves_farther_than_the_drift_says(form: str) -> None:
 def test_the_spline_is_below_its_bounds_wherever_the_drift_may_lead(drift: Drift) -> None:
     rng = np.random.default_rng(2)
     m, log_v = 2.0 * rng.standard_normal(5000), rng.normal(0.0, 0.6, 5000)
-    box = box_around(Bald(), Logistic(), m, log_v)
+    box = box_around(SCORES["bald"], Logistic(), m, log_v)
     bounds = box.bounds_after(drift)[box.wide_cells(m, log_v)]
     for _ in range(5):
         new_m = m + drift.shift * np.exp(0.5 * log_v) * rng.uniform(-1.0, 1.0, m.size)
@@ -172,13 +172,13 @@ def test_all_rows_are_computed_again_where_too_many_may_be_best() -> None:
 
 
 def test_without_marginals_to_start_from_nothing_is_ruled_out() -> None:
-    nothing = Shortlist().after_drift(Bald(), Marginals.of(as_pool(np.eye(3)), Logistic(), fitted(
+    nothing = Shortlist().after_drift(SCORES["bald"], Marginals.of(as_pool(np.eye(3)), Logistic(), fitted(
         np.eye(3), np.ones(3), 2, "primal")), np.ones(3, dtype=bool))
     assert nothing is None
 
 
 def test_candidates_at_the_edge_of_a_box_have_a_cell_in_it() -> None:
-    box = box_around(Bald(), Logistic(), np.array([-1.0, 1.3]), np.array([-0.7, 0.9]))
+    box = box_around(SCORES["bald"], Logistic(), np.array([-1.0, 1.3]), np.array([-0.7, 0.9]))
     m, log_v = np.nextafter(box.high[0], -np.inf), np.nextafter(box.high[1], -np.inf)
     bounds = box.bounds_after(Drift(0.0, 1.0))
     for one in ((m, 0.0), (0.0, log_v), (m, log_v)):

@@ -31,7 +31,7 @@ import numpy.typing as npt
 from klimb.active.inclusion import expected_gamma, plain_site
 from klimb.active.marginals import Drift, Marginals, Snapshot
 from klimb.active.pool import Index, Mask, row_vector, take_rows
-from klimb.active.scores import Candidates, ClassifierUncertainty, Score
+from klimb.active.scores import Candidates, Score, classifier_uncertainty
 from klimb.numerics.arrays import Array, pieces
 from klimb.numerics.lazy import ndimage
 from klimb.sites import Logistic, Probit, Site
@@ -297,7 +297,7 @@ def least_sure(score: Score, now: Marginals, free: Mask, first: Marginals) -> tu
     """
     before = now.before
     symmetric = isinstance(plain_site(now.site), Logistic | Probit)
-    if not isinstance(score, ClassifierUncertainty) or before is None or now.computed or not symmetric:
+    if score.rule is not classifier_uncertainty or before is None or now.computed or not symmetric:
         return None
     growth = now.drift().growth
     if not growth <= LOOSEST:

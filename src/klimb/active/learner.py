@@ -16,7 +16,7 @@ from klimb.active.inclusion import Inclusion, include, plain_site
 from klimb.active.marginals import Marginals, Snapshot, Targets, WorkCounts
 from klimb.active.model import linear_model
 from klimb.active.pool import Index, Mask, as_pool, check_count, check_rows, fingerprint
-from klimb.active.scores import Random, Score, as_score
+from klimb.active.scores import Score, as_score, no_preference
 from klimb.errors import InputError, require
 from klimb.infer.result import Result
 from klimb.linalg.matrix import DesignMatrix
@@ -280,7 +280,7 @@ class ActiveLearner:
         score = self._score if strategy is None else as_score(strategy)
         free = self.unlabelled
         out = np.full(self.n_pool, -np.inf)
-        if isinstance(score, Random):
+        if score.rule is no_preference:
             out[self._order] = -np.arange(self.n_pool) / self.n_pool
             out[self._rows] = -np.inf
         elif free.size:
@@ -299,7 +299,7 @@ class ActiveLearner:
         free = self._free(waiting, closed)
         check_count(k)
         self._check_enough(k, free)
-        at_random = int(k) if isinstance(score, Random) else min(max(self._initial - len(self._rows), 0), int(k))
+        at_random = int(k) if score.rule is no_preference else min(max(self._initial - len(self._rows), 0), int(k))
         first = self._order[free[self._order]][:at_random] if at_random else np.zeros(0, dtype=np.intp)
         if at_random == k:
             return first.astype(np.intp)
@@ -316,7 +316,7 @@ class ActiveLearner:
         require(self._refit <= 1, "block needs a learner with refit=1", f"refit={self._refit}",
                 "Use query and teach, which then fit after every so many labels.")
         score = self._score if strategy is None else as_score(strategy)
-        if isinstance(score, Random) or len(self._rows) < self._initial:
+        if score.rule is no_preference or len(self._rows) < self._initial:
             rows = self.query(k, strategy=strategy)
             self.teach(rows, [float(ask(int(row))) for row in rows])
             return rows

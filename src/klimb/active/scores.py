@@ -9,11 +9,10 @@ depend on the outcome, so that no measurement has to be imagined: one linear sys
 applications that it builds on).
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 import numpy as np
 
@@ -58,133 +57,40 @@ class Candidates:
         return self.targets()
 
 
-class Score(ABC):
-    """A score is a frozen record of its settings; larger is better."""
-
-    name: ClassVar[str]
-    uses_targets: ClassVar[bool] = False
-    smooth: ClassVar[bool] = False  # a positive, smooth function of (m, v) alone, and expensive: worth a shortlist
-
-    @abstractmethod
-    def of(self, candidates: Candidates) -> Array:
-        """One number per candidate."""
-
-
 @final
 @dataclass(frozen=True)
-class Bald(Score):
-    """Mutual information between label and latent value: what the label is expected to teach, in nats.
+class Score:
+    """A ``rule`` for the site and the marginals (m, v) of candidates, one number each: larger is better.
 
     >>> from klimb.sites import Logistic
-    >>> Bald().of(Candidates(Logistic(), m=np.zeros(3), v=np.array([0.1, 1.0, 10.0]))).round(3)  # ln 2 at most
-    array([0.012, 0.094, 0.346])
+    >>> clear = Score("clear", lambda site, m, v: np.abs(m) / np.sqrt(v))  # the rows whose class is surest
+    >>> clear.of(Candidates(Logistic(), m=np.array([0.5, 3.0]), v=np.ones(2)))
+    array([0.5, 3. ])
     """
 
-    name: ClassVar[str] = "bald"
-    smooth: ClassVar[bool] = True
+    name: str
+    rule: Callable[..., Array]
+    smooth: bool = False  # a positive, smooth function of (m, v) alone, and expensive: worth a shortlist
+    in_batches: bool = False  # the rule also takes ``remaining``
+    uses_targets: bool = False  # the rule also takes ``target_moments``
 
     def of(self, candidates: Candidates) -> Array:
-        return bald(candidates.site, candidates.m, candidates.v)
+        """One number per candidate."""
+        more = candidates.target_moments if self.uses_targets else (candidates.remaining,) if self.in_batches else ()
+        return self.rule(candidates.site, candidates.m, candidates.v, *more)
 
 
-@final
-@dataclass(frozen=True)
-class ClassifierUncertainty(Score):
+def classifier_uncertainty(site: Site, m: Array, v: Array, remaining: Array | float = 1.0) -> Array:
     """S_CU = -|P(y = 1) - 1/2| ([N] section 3); with more classes, minus the gap between the two likeliest over 2.
 
     Within a batch the distance to a coin flip is weighted by the share of variance that earlier picks have left, so
     that the second of two near-duplicates is passed over.
 
     >>> from klimb.sites import Logistic
-    >>> twins = Candidates(Logistic(), m=np.array([0.0, 1.0]), v=np.ones(2), remaining=np.array([0.2, 1.0]))
-    >>> ClassifierUncertainty().of(twins).round(2)  # the first is the less sure one, but a copy of it was picked
-    array([-0.4, -0.2])
-    """
-
-    name: ClassVar[str] = "cu"
-
-    def of(self, candidates: Candidates) -> Array:
-        return classifier_uncertainty(candidates.site, candidates.m, candidates.v, candidates.remaining)
-
-
-@final
-@dataclass(frozen=True)
-class InformationGain(Score):
-    """S_IG: the divergence of the new marginal from the present one, averaged over the predictive label ([N] App.).
-
-    >>> from klimb.sites import Logistic, SuperGaussian
-    >>> rows = Candidates(SuperGaussian(Logistic()), m=np.array([0.0, 0.0, 4.0]), v=np.array([1.0, 4.0, 4.0]))
-    >>> InformationGain().of(rows).round(3)  # as [N] has it, by the local bound
-    array([0.093, 0.227, 0.106])
-    """
-
-    name: ClassVar[str] = "ig"
-    smooth: ClassVar[bool] = True
-
-    def of(self, candidates: Candidates) -> Array:
-        return information_gain(candidates.site, candidates.m, candidates.v)
-
-
-@final
-@dataclass(frozen=True)
-class VarianceReduction(Score):
-    """By how much a label is expected to lower the latent variances of the target rows, on average.
-
-    >>> from klimb.sites import Gaussian
-    >>> target = np.zeros(1), np.ones(1), np.array([[0.9], [0.1]])  # its mean, variance, covariances with two rows
-    >>> VarianceReduction().of(Candidates(Gaussian(1.0), np.zeros(2), np.ones(2), targets=lambda: target)).round(3)
-    array([0.405, 0.005])
-    """
-
-    name: ClassVar[str] = "variance"
-    uses_targets: ClassVar[bool] = True
-
-    def of(self, candidates: Candidates) -> Array:
-        _, _, covariance = candidates.target_moments
-        return variance_reduction(candidates.site, candidates.m, candidates.v, covariance)
-
-
-@final
-@dataclass(frozen=True)
-class Epig(Score):
-    """Mutual information between the label and those of the target rows, on average: what predictions gain.
-
-    >>> from klimb.sites import Logistic
-    >>> target = np.zeros(1), np.ones(1), np.array([[0.9], [0.1]])  # its mean, variance, covariances with two rows
-    >>> rows = Candidates(Logistic(), m=np.zeros(2), v=np.array([1.0, 9.0]), targets=lambda: target)
-    >>> print(Epig().of(rows).round(4), Bald().of(rows).round(4))  # the unsure row says little of the target
-    [0.0122 0.    ] [0.0937 0.3326]
-    """
-
-    name: ClassVar[str] = "epig"
-    uses_targets: ClassVar[bool] = True
-
-    def of(self, candidates: Candidates) -> Array:
-        return epig(candidates.site, candidates.m, candidates.v, *candidates.target_moments)
-
-
-@final
-@dataclass(frozen=True)
-class Random(Score):
-    """No preference: the learner takes candidates in the order of its seed.
-
-    >>> from klimb.active import ActiveLearner, Random
-    >>> ActiveLearner(np.eye(5), score=Random(), seed=1).query(3)
-    array([4, 0, 1])
-    """
-
-    name: ClassVar[str] = "random"
-
-    def of(self, candidates: Candidates) -> Array:
-        return np.zeros_like(candidates.m)
-
-
-def classifier_uncertainty(site: Site, m: Array, v: Array, remaining: Array | float = 1.0) -> Array:
-    """S_CU of each marginal; see `ClassifierUncertainty`.
-
-    >>> from klimb.sites import Logistic
     >>> classifier_uncertainty(Logistic(), np.array([0.0, 2.0]), np.ones(2)).round(4).tolist()
     [0.0, -0.3445]
+    >>> classifier_uncertainty(Logistic(), np.array([0.0, 1.0]), np.ones(2), np.array([0.2, 1.0])).round(2).tolist()
+    [-0.4, -0.2]
     """
     plain = plain_site(site)
     require(plain.response == "classes" and plain.separable, "classifier uncertainty needs a site with classes",
@@ -205,21 +111,29 @@ def information_gain(site: Site, m: Array, v: Array) -> Array:
     return expected_gamma(site, m, v, "gain")
 
 
-def variance_reduction(site: Site, m: Array, v: Array, covariance: Array) -> Array:
+def variance_reduction(site: Site, m: Array, v: Array, target_m: Array, target_v: Array, covariance: Array) -> Array:
     """By how much a label is expected to lower the latent variances of the targets, on average over them.
 
-    ``covariance`` is n x T, between candidates and targets.
+    ``covariance`` is n x T, between candidates and targets, whose own marginals do not matter here.
 
     >>> from klimb.sites import Gaussian
-    >>> variance_reduction(Gaussian(scale=1.0), np.zeros(1), np.ones(1), np.array([[0.5]])).round(9).tolist()
+    >>> one = np.ones(1)
+    >>> variance_reduction(Gaussian(scale=1.0), 0 * one, one, 0 * one, one, np.array([[0.5]])).round(9).tolist()
     [0.125]
     """
     gamma = expected_gamma(site, m, v)
     return np.asarray(gamma / (1.0 + gamma * v) * np.square(covariance).mean(axis=1))
 
 
-SCORES: dict[str, Score] = {score.name: score for score in (Bald(), InformationGain(), ClassifierUncertainty(),
-                                                            VarianceReduction(), Epig(), Random())}
+def no_preference(site: Site, m: Array, v: Array) -> Array:
+    """The learner takes candidates in the order of its seed."""
+    return np.zeros_like(m)
+
+
+SCORES = {score.name: score for score in (
+    Score("bald", bald, smooth=True), Score("ig", information_gain, smooth=True),
+    Score("cu", classifier_uncertainty, in_batches=True), Score("variance", variance_reduction, uses_targets=True),
+    Score("epig", epig, uses_targets=True), Score("random", no_preference))}
 
 
 def as_score(score: str | Score) -> Score:
