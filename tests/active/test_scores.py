@@ -67,6 +67,12 @@ def test_bald_of_counts_by_brute_force(m: float, v: float) -> None:
     assert bald(Poisson(), np.array([m]), np.array([v]))[0] == pytest.approx(terms.sum(axis=0) @ weight, rel=1e-7)
 
 
+def test_counts_with_an_uncertain_rate() -> None:
+    """Each count has a narrow peak in s then; against sums over 3,000 counts and an integral beyond, 4,001 nodes of s."""
+    found = bald(Poisson(), np.array([2.916041367, 3.148816558]), np.array([2.786413411, 2.312554064]))
+    assert found == pytest.approx([2.0092868, 2.0248434], rel=1e-6)
+
+
 def test_many_counts_are_as_good_as_gaussian() -> None:
     """Counts of e^14 with relative noise e^-7: I = log(1 + e^14 v) / 2 but for O(e^-14)."""
     assert bald(Poisson(), np.array([14.0]), np.array([1e-6]))[0] == pytest.approx(0.5 * np.log1p(np.exp(14) * 1e-6),

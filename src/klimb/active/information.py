@@ -19,7 +19,6 @@ each, so that a pair costs a few multiplications. The rest of the sum is at most
 that the first K coefficients leave, of both rows; pairs where that is not small are integrated directly.
 """
 
-from collections.abc import Callable
 from functools import lru_cache, singledispatch
 
 import numpy as np
@@ -34,9 +33,7 @@ from klimb.numerics.softplus import folded_moments
 from klimb.numerics.special import hermite, legendre
 from klimb.sites import Gaussian, Logistic, Offset, Site, SuperGaussian
 
-STEPS, REACH = (0.75, 0.375, 0.1875, 0.09375), 9.0  # levels of the trapezoid rule, in standard deviations
-CERTIFIED = 1e-7  # relative: two levels that agree to this prove the finer one to about its square
-CUT_OFF = 1e-13
+ACCURACY = 1e-10  # relative, of an average
 RARE = 2e-12  # probability of either tail that is left out of a sum over counts
 ONE_BY_ONE = 64
 GROWTH, NODES = 1.4, 12  # of the panels beyond these, and nodes in each
@@ -62,43 +59,6 @@ def divergence_term(log_p: Array, log_mean: Array) -> Array:
         p, q = np.exp(log_p), np.exp(log_mean)
         far = np.where(p > 0.0, p * r, 0.0) + (q - p)
         return np.where(small, p * (0.5 * near * near) * (1.0 - series), far)
-
-
-def certified_average(function: Callable[[Rows, Array], Array], m: Array, v: Array) -> Array:
-    """E function(s) for an analytic function that is nowhere negative, with a relative accuracy of some 1e-10.
-
-    The error of the trapezoid rule at least squares when its step is halved, so that two levels which agree certify the
-    finer one; what is still open after the last level goes to adaptive quadrature.
-    """
-    sd = np.sqrt(v)
-    out = np.empty_like(m)
-    rest: list[Rows] = []
-    for rows in pieces(np.arange(m.size), int(POINTS * STEPS[0] / (2.0 * REACH))):
-        first = -REACH + STEPS[0] * np.arange(round(2 * REACH / STEPS[0]) + 1.0)
-        total, ends = _weighted_sum(function, rows, m, sd, first)
-        for step in STEPS:
-            between = -REACH + step * (0.5 + np.arange(float(round(2 * REACH / step))))
-            more, _ = _weighted_sum(function, rows, m, sd, between)
-            agree = np.abs(total - more) <= CERTIFIED * (total + more)
-            agree &= ends <= CUT_OFF * total  # a tail that reaches further out is left to adaptive quadrature
-            total = total + more
-            out[rows[agree]] = 0.5 * step * total[agree]
-            rows, total, ends = rows[~agree], total[~agree], ends[~agree]
-            if not rows.size:
-                break
-        rest.append(rows)
-    left = np.concatenate(rest) if rest else np.empty(0, dtype=np.intp)
-    if left.size:
-        out[left] = gaussian_average(lambda rows, s: function(left[rows], s), m[left], v[left], 1, tolerance=1e-11)[0]
-    return out
-
-
-def _weighted_sum(function: Callable[[Rows, Array], Array], rows: Rows, m: Array, sd: Array, nodes: Array
-                  ) -> tuple[Array, Array]:
-    """The sum over ``nodes`` of function times density, and the larger of its two outermost terms."""
-    values = np.exp(-0.5 * nodes * nodes)[:, None] / np.sqrt(2.0 * np.pi) * function(
-        rows, m[rows] + sd[rows] * nodes[:, None])[0]
-    return values.sum(axis=0), np.maximum(values[0], values[-1])
 
 
 def number_information(site: Site, m: Array, v: Array) -> Array:
@@ -143,7 +103,10 @@ def _summed(site: Site, m: Array, v: Array, low: Array, high: Array) -> Array:
 
 
 def _divergence(site: Site, y: Array, m: Array, v: Array, *, relative: bool) -> Array:
-    """KL(p(s|y) || p(s)), or that times p(y): E of q log q - q + 1 with q = p(y|s) / p(y)."""
+    """KL(p(s|y) || p(s)), or that times p(y): E of q log q - q + 1 with q = p(y|s) / p(y).
+
+    A large count says much of s: q has a peak where the site alone would put the posterior.
+    """
     log_mean = site.log_predictive(y, m, v)
     log_mean = np.where(np.isfinite(log_mean), log_mean, -1e300)  # an observation that never happens
     log_scale = log_mean if relative else np.zeros_like(m)
@@ -154,7 +117,10 @@ def _divergence(site: Site, y: Array, m: Array, v: Array, *, relative: bool) -> 
             log_p = here.point(y[rows], s).value + np.broadcast_to(here.constant(y[rows]), rows.shape)
         return np.nan_to_num(divergence_term(log_p - log_scale[rows], (log_mean - log_scale)[rows])[None], nan=0.0)
 
-    return certified_average(terms, m, v)
+    slope, gamma = site.start(y)
+    narrow = v / (1.0 + gamma * v)
+    return gaussian_average(terms, m, v, 1, tolerance=ACCURACY,
+                            peak=(m + narrow * (slope - gamma * m), np.sqrt(narrow)))[0]
 
 
 def bald(site: Site, m: Array, v: Array) -> Array:
@@ -260,7 +226,7 @@ def _class_information(site: Site, m: Array, v: Array) -> Array:
             total += divergence_term(here.point(y, s).value + here.constant(y), log_mean[rows])
         return total[None]
 
-    return certified_average(terms, m, v)
+    return gaussian_average(terms, m, v, 1, tolerance=ACCURACY)[0]
 
 
 def epig(site: Site, m: Array, v: Array, target_m: Array, target_v: Array, covariance: Array) -> Array:

@@ -86,13 +86,11 @@ class Pending:
         return np.asarray(np.maximum(np.concatenate(found), 0.0))
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Targets:
+class Targets(NamedTuple):
     """Rows whose predictions matter: ``rows`` (T x D), V rows' (D x T), and the marginals of their latent values."""
 
-    rows: Array = field(repr=False)
-    directions: Array = field(repr=False)
+    rows: Array
+    directions: Array
     m: Array
     v: Array
 

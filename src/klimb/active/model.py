@@ -1,7 +1,6 @@
 """The model that an active learner fits: weights with a Gaussian or a Laplace prior, one site per labelled row."""
 
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,9 +24,7 @@ MOST_WEIGHINGS = 100  # outer iterations of a wider one
 INTERCEPT_COV = 25.0
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class PoolModel:
+class PoolModel(NamedTuple):
     """s = x'w with w ~ N(0, cov) or w_j ~ Laplace(scale), the intercept (the last column, if any) ~ N(0, 25)."""
 
     site: Site

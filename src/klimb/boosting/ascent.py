@@ -1,7 +1,6 @@
 """Where to begin: climbs of log p from several points at once, scouts for far modes, and whether p is a density."""
 
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,9 +22,7 @@ RUNAWAY = 1e9  # times scale: where a climb that has not arrived has no mode to 
 EDGE_AT = 1.5  # an edge matters if this many times the nodes' spread crosses it
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Climb:
+class Climb(NamedTuple):
     """Where the climbs ended (rows), log p there, inverse Hessians, whether they arrived, and the first one's path."""
 
     points: Array

@@ -13,8 +13,7 @@ is a smooth function of the parameters of q, which needs values of log p only. E
 found, so the bound of every round is judged at points that its fit has not seen.
 """
 
-from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple
 
 import numpy as np
 
@@ -110,9 +109,7 @@ def _holds(target: Target, centre: Array, scale: Array, low: Array, high: Array,
     return bool((np.isfinite(target.values(probes, far=True)) == predicted).all())
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Cut:
+class Cut(NamedTuple):
     """A mixture, points drawn from it with the target's values, and the bound there."""
 
     weights: Array

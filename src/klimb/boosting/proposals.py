@@ -6,8 +6,7 @@ with them the bound of (1 - alpha) q + alpha h, without asking the target again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,9 +28,7 @@ LOOKS = 8
 THIN = 3.0  # q counts as missing what is more than this many times as dense under the target
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Outlook:
+class Outlook(NamedTuple):
     """Points drawn from a mixture made wider, with log p there: what q itself would never see.
 
     ``parts`` are the Gaussians they came from, ``per_part`` points each. They stay useful when q moves: a `Pool` weighs
@@ -53,9 +50,7 @@ def looked_out(target: Target, fit: EvaluatedMixture, seed: int) -> Outlook:
     return Outlook(wide, per_part, X, target.values(X, far=True))
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Pool:
+class Pool(NamedTuple):
     """Points drawn from q: probability of each, owner, log p - log q and log q."""
 
     X: Array

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, final
+from typing import TYPE_CHECKING, Literal, NamedTuple, final
 
 import numpy as np
 
@@ -56,9 +56,7 @@ class CorrectedMixture:
         return np.asarray(np.sqrt(np.diag(self.cov)))
 
 
-@final
-@dataclass(frozen=True)
-class SurrogateCheck:
+class SurrogateCheck(NamedTuple):
     """How far a surrogate of the log density is off at ``n`` fresh draws of the mixture: ``error`` is a sd in nats.
 
     At ``outside`` of these draws the log density is -inf; ``inside`` is the share of the mixture within the support,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TypeAlias, final
+from typing import NamedTuple, TypeAlias, final
 
 from klimb.formula.errors import FormulaError, Span
 
@@ -24,9 +24,7 @@ _UNCLOSED = {"`": "back-quote", '"': "quotation mark", "'": "quotation mark"}
 WORDS = frozenset({"True", "False", "TRUE", "FALSE", "None", "NULL"})  # values, never columns (unless back-quoted)
 
 
-@final
-@dataclass(frozen=True)
-class Token:
+class Token(NamedTuple):
     """One word of a formula; ``kind`` is name, number, string, operator (then also ``text``) or end."""
 
     kind: str

@@ -207,11 +207,15 @@ def _of_rows(function: Integrand, m: Array, v: Array, rows: Rows) -> Array:
 
 # Breaks in standard deviations: beyond 10 only where a function grows like an exponential of f.
 _AVERAGE_BREAKS = np.array([-37.0, -19.2, -9.6, -4.8, -2.4, -1.2, 0.0, 1.2, 2.4, 4.8, 9.6, 19.2, 37.0])
+_AROUND_PEAK = np.array([-8.0, -3.0, 0.0, 3.0, 8.0])  # in its standard deviations
 
 
 def gaussian_average(function: Integrand, m: Array, v: Array, functions: int, *, tolerance: float = 1e-14,
-                     floor: float | Array = 0.0) -> Array:
-    """E function(f) under N(m, v), K x n; ``function(rows, f)`` as for `integrate`."""
+                     floor: float | Array = 0.0, peak: tuple[Array, Array] | None = None) -> Array:
+    """E function(f) under N(m, v), K x n; ``function(rows, f)`` as for `integrate`.
+
+    ``peak`` says where a function has a narrow one, and how wide it is: panels that begin around it cannot miss it.
+    """
     s = np.sqrt(v)
     floors = np.broadcast_to(np.asarray(floor, dtype=np.float64), (functions, m.size))
     out = np.empty((functions, m.size))
@@ -225,8 +229,12 @@ def gaussian_average(function: Integrand, m: Array, v: Array, functions: int, *,
 
         part = slice(begin, min(begin + _DATA_PER_CHUNK, m.size))
         count = part.stop - begin
-        panels = graded_panels(np.broadcast_to(_AVERAGE_BREAKS[:, None], (_AVERAGE_BREAKS.size, count)))
-        out[:, part] = integrate(integrand, panels, count, functions, tolerance=tolerance, floor=floors[:, part]).values
+        breaks = np.broadcast_to(_AVERAGE_BREAKS[:, None], (_AVERAGE_BREAKS.size, count))
+        if peak is not None:
+            around = (peak[0][part] - m[part] + np.multiply.outer(_AROUND_PEAK, peak[1][part])) / s[part]
+            breaks = np.sort(np.concatenate([breaks, np.clip(around, breaks[0], breaks[-1])]), axis=0)
+        out[:, part] = integrate(integrand, graded_panels(breaks), count, functions, tolerance=tolerance,
+                                 floor=floors[:, part]).values
     return out
 
 

@@ -120,7 +120,7 @@ EXPERIMENTS: dict[str, PaperEntry] = {
                             "active_learning:FIGURE2", ("a9a", "imdb", "farm_ads", "reuters", "rcv1_small"), "1 h"),
     "G-figure1": PaperEntry("boosted mixtures for a Cauchy density and for mixtures", "boosting:FIGURE1", (), "1 min"),
     "G-figure2": PaperEntry("means and covariances of a logistic regression by boosting", "boosting:FIGURE2",
-                            ("nodal",), "1 min"),
+                            ("nodal",), "2 min"),
 }
 
 

@@ -3,7 +3,6 @@
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from scipy.special import gammaln
 
 from klimb.conjugate import Fitted, ProximalPoint, dot, fit, gamma, multivariate_normal, normal, potential
 from klimb.conjugate.families import Gamma, MultivariateNormal, Normal
@@ -115,9 +114,3 @@ def hierarchical_normal(y: Any, group: Any = None, *, sd: Any = None, between_pr
     fitted = fit(observed, start=start, tol=tol, max_iter=max_iter)
     means, centre = (Normal(q.mean + shift, q.precision) for q in (fitted[groups], fitted[common]))
     return Hierarchy(fitted, means, centre, fitted[between], None if within is None else fitted[within])
-
-
-def standard_deviation(precision: Gamma) -> Array:
-    """E of one over the square root of a precision: the standard deviation's mean."""
-    a = precision.shape
-    return np.asarray(np.sqrt(precision.rate) * np.exp(gammaln(a - 0.5) - gammaln(a)))
