@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from klimb._files import whole_file
-from klimb.apps.papers.experiment import entry
+from klimb.apps.papers.experiment import EXPERIMENTS, canonical
 from klimb.apps.papers.runner import content, stem
 from klimb.errors import InputError
 
@@ -33,8 +33,9 @@ def block_of(key: str, quick: bool, folder: Path) -> str:
     if not path.is_file():
         raise InputError(f"expected the record of {key}", f"no file {path}", f"Run {command} --out {folder}.")
     stored = json.loads(path.read_text(encoding="utf-8"))
-    experiment, picture = entry(key).experiment(), path.with_suffix(".png")
-    return content(stored, experiment, experiment.tables(stored["results"]), entry(key).title,
+    entry = EXPERIMENTS[canonical(key)]
+    experiment, picture = entry.experiment(), path.with_suffix(".png")
+    return content(stored, experiment, experiment.tables(stored["results"]), entry.title,
                    picture.name if picture.is_file() else "")
 
 

@@ -68,7 +68,7 @@ def test_bald_of_counts_by_brute_force(m: float, v: float) -> None:
 
 
 def test_counts_with_an_uncertain_rate() -> None:
-    """Each count has a narrow peak in s then; against sums over 3,000 counts and an integral beyond, 4,001 nodes of s."""
+    """Each count has a narrow peak in s then; against sums over 3,000 counts and an integral beyond on 4,001 nodes."""
     found = bald(Poisson(), np.array([2.916041367, 3.148816558]), np.array([2.786413411, 2.312554064]))
     assert found == pytest.approx([2.0092868, 2.0248434], rel=1e-6)
 

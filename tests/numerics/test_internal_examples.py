@@ -303,3 +303,30 @@ def test_words_and_shares_of_the_labelling_page() -> None:
     assert (undone.row, undone.label, list(progress.queue)) == (7, 1, [7, 3])
     assert levels(np.array([0.0, 0.05, -0.2, 0.25]), 0.25).tolist() == [0, 1, -2, 2]
     assert levels(np.array([0.2, 2.0]), 2.0).tolist() == [0, 3]
+
+
+def test_tables_of_the_papers() -> None:
+    from klimb.apps.papers.experiment import PaperTable, by_parts, canonical
+    from klimb.apps.papers.pictures import as_markdown, seconds, with_error
+    from klimb.apps.papers.runner import compact, stem
+
+    lines = as_markdown(PaperTable("Losses", ("set", "ours"), (("a|b", "0.41"),))).split("\n")
+    assert lines == ["**Losses**", "", "| set | ours |", "|---|---:|", "| a\\|b | 0.41 |"]
+    assert [with_error(x, 2) for x in ([1.0, 2.0, 3.0], [1.0], [])] == ["2.00 (0.58)", "1.00", "-"]
+    assert [seconds(x) for x in (0.0123, 4.21, 75.0, 4000.0, 40000.0)] == ["0.012 s", "4.2 s", "75 s", "67 min", "11 h"]
+    assert by_parts({"sonar/ep/3": {"loss": 0.5}}) == {("sonar", "ep", "3"): {"loss": 0.5}}
+    assert canonical("a-TABLE2") == "A-table2"
+    assert (stem("A-table2", "full"), stem("A-table2", "quick")) == ("A-table2", "A-table2-quick")
+    assert compact({"a": [1, 2.5], "b": {"c": None}}) == '{\n "a": [1, 2.5],\n "b": {\n  "c": null\n }\n}'
+
+
+def test_numbers_of_a_formula() -> None:
+    from klimb.formula.numeric import counted_quantile, learn_numeric
+    from klimb.rows.frames import read_frame
+    from klimb.rows.table import Source
+
+    source = Source(read_frame({"x": [1.0, 2.0, 4.0]}))
+    expression = learn_numeric(parse("~ center(log2(x))").right, source)
+    assert str(expression) == "center(log2(x))"
+    assert close(expression.evaluate(source), [-1.0, 0.0, 1.0])
+    assert close(counted_quantile(np.array([3.0, 1.0]), np.array([1.0, 2.0]), [0.0, 0.5, 0.75]), [1.0, 1.0, 2.0])

@@ -154,7 +154,6 @@ class CrossProducts:
         self.pool, self.prior = pool, prior
         self._kept = np.empty((pool.shape[0], 0), order="F")
         self._rows: list[int] = []
-        self.n_products = 0
 
     def columns(self, rows: Index) -> Array | None:
         """K[:, rows], or None where it would be too large to keep."""
@@ -175,7 +174,6 @@ class CrossProducts:
             chosen = np.array(missing[part], dtype=np.intp)
             pushed = self.prior.covariance_times(self.pool.subset(chosen).dense().T)
             self._kept[:, used + part.start : used + part.stop] = times_each(self.pool, np.ascontiguousarray(pushed))
-            self.n_products += len(chosen)
         self._rows += missing
         place |= {row: used + k for k, row in enumerate(missing)}
         order = [place[row] for row in wanted]

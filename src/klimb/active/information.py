@@ -119,8 +119,8 @@ def _divergence(site: Site, y: Array, m: Array, v: Array, *, relative: bool) -> 
 
     slope, gamma = site.start(y)
     narrow = v / (1.0 + gamma * v)
-    return gaussian_average(terms, m, v, 1, tolerance=ACCURACY,
-                            peak=(m + narrow * (slope - gamma * m), np.sqrt(narrow)))[0]
+    peak = m + narrow * (slope - gamma * m), np.sqrt(narrow)
+    return np.asarray(gaussian_average(terms, m, v, 1, tolerance=ACCURACY, peak=peak)[0])
 
 
 def bald(site: Site, m: Array, v: Array) -> Array:
@@ -226,7 +226,7 @@ def _class_information(site: Site, m: Array, v: Array) -> Array:
             total += divergence_term(here.point(y, s).value + here.constant(y), log_mean[rows])
         return total[None]
 
-    return gaussian_average(terms, m, v, 1, tolerance=ACCURACY)[0]
+    return np.asarray(gaussian_average(terms, m, v, 1, tolerance=ACCURACY)[0])
 
 
 def epig(site: Site, m: Array, v: Array, target_m: Array, target_v: Array, covariance: Array) -> Array:

@@ -10,9 +10,9 @@ from typing import Any, Self, final
 import numpy as np
 
 from klimb._files import whole_file
-from klimb.active.batch import Shortlist, best_row, greedy_batch, score_rows
+from klimb.active.batch import Shortlist, greedy_batch, score_rows
 from klimb.active.belief import Belief, CrossProducts
-from klimb.active.inclusion import Inclusion, include, plain_site
+from klimb.active.inclusion import include, plain_site
 from klimb.active.marginals import Marginals, Snapshot, Targets, WorkCounts
 from klimb.active.model import linear_model
 from klimb.active.pool import Index, Mask, as_pool, check_count, check_rows, fingerprint
@@ -110,6 +110,7 @@ class ActiveLearner:
         self._before: Snapshot | None = None  # the last marginals of the whole pool before this fit
         self.counts = WorkCounts()  # of work with the pool, since the beginning
         self._fitted = self._included = 0  # labels of the last fit, and those included since
+        self._held = False  # whether labels are included whatever ``refit`` says
 
     @property
     def n_pool(self) -> int:
@@ -194,8 +195,10 @@ class ActiveLearner:
         return self._result
 
     def _n_fitted(self, more: int = 0) -> int:
-        """How many of the labels, and ``more``, the fit has: all, or the last multiple of ``refit``."""
+        """How many of the labels, and ``more``, the fit has: all, or the last multiple of ``refit``, or as before."""
         n = len(self._rows) + more
+        if self._held:
+            return self._fitted
         return n if n < self._refit else n - n % self._refit
 
     @property
@@ -320,20 +323,17 @@ class ActiveLearner:
             rows = self.query(k, strategy=strategy)
             self.teach(rows, [float(ask(int(row))) for row in rows])
             return rows
-        check_count(k)
-        now, free, sites = self._now(score), self._free(), self._sites
-        self._check_enough(k, free)
-        picks, labels, found = list[int](), list[float](), list[Inclusion]()
-        for _ in range(int(k)):
-            pick = best_row(score, now, free, self._shortlist)
-            label = float(ask(pick))
-            now, new = now.include(pick, float(self._site.rows(np.array([pick])).validate(np.array([label]))[0]))
-            picks, labels, found = [*picks, pick], [*labels, label], [*found, new]
-            free[pick] = False
-        self._add(np.array(picks, dtype=np.intp), np.array(labels))
-        if self._warm and sites is not None:
-            self._sites = np.hstack([sites, *([new.slope, new.gamma] for new in found)])
-        return np.array(picks, dtype=np.intp)
+        self._check_enough(check_count(k), self._free())
+        self._current()  # the fit that the block begins with, and holds
+        self._held = True
+        try:
+            for _ in range(int(k)):
+                row = self.query(1, strategy=strategy)
+                self.teach(row, float(ask(int(row[0]))))
+        finally:
+            self._held = False
+            self._forget_fit()
+        return self.labelled[-int(k):]
 
     def _now(self, score: Score) -> Marginals:
         now = self._current()

@@ -13,6 +13,7 @@ Where we depart, and why (docs/papers/boosting.md has the whole list):
 from collections.abc import Callable
 
 import numpy as np
+from scipy.special import softmax
 
 from klimb.boosting.gaussians import BoostStep, Gaussians, log_mixture, mixture_slopes, nodes, one_gaussian, step_of
 from klimb.boosting.target import Target
@@ -88,30 +89,21 @@ def bracketed_newton(derivatives: Callable[[float], tuple[float, float]], low: f
     return float(alpha)
 
 
-def corrective(weights: Array, parts: Gaussians, values: Array, Z: Array, iterations: int = 200) -> Array:
-    """The weights that maximise the bound at the nodes ``Z`` of fixed components: convex, exponentiated gradients."""
+def corrective(weights: Array, parts: Gaussians, values: Array, Z: Array) -> Array:
+    """The weights that maximise the bound at the nodes ``Z`` of fixed components: convex, by L-BFGS in their logits."""
     K, S = values.shape
     terms = parts.log_densities(parts.at(Z).reshape(K * S, -1))
     finite = np.where(np.isfinite(values), values, values[np.isfinite(values)].min(initial=0.0) - 1e3)
-    w = np.maximum(weights, 1e-9)
-    w = w / w.sum()
-    best, best_bound, rate = w, -np.inf, 1.0
-    for _ in range(iterations):
-        residual = (log_mixture(w, terms).reshape(K, S) - finite).mean(axis=1)
-        bound = -float(w @ residual)
-        if bound > best_bound:
-            change = bound - best_bound
-            best, best_bound = w, bound
-            if change < 1e-9:
-                break
-        else:
-            rate *= 0.5
-            w = best
-            residual = (log_mixture(w, terms).reshape(K, S) - finite).mean(axis=1)
-        logits = np.log(np.maximum(w, 1e-300)) - rate * (residual - float(w @ residual))
-        w = np.exp(logits - logits.max())
-        w /= w.sum()
-    return np.asarray(best)
+
+    def objective(logits: Array) -> tuple[float, Array]:
+        w = softmax(logits)
+        log_q = log_mixture(w, terms)
+        residual = (log_q.reshape(K, S) - finite).mean(axis=1)
+        slope = residual + np.exp(terms - log_q) @ np.repeat(w / S, S)
+        return float(w @ residual), w * (slope - w @ slope)
+
+    start = np.log(np.maximum(weights, 1e-9))
+    return np.asarray(softmax(scipy_optimize.minimize(objective, start, jac=True, method="L-BFGS-B").x))
 
 
 def laplacian_boosted(target: Target, first: Gaussians, n_components: int, divergence: str, weights_rule: str,

@@ -14,6 +14,7 @@ from klimb.boosting.gaussians import Gaussians, gaps, log_mixture, moments, wide
 from klimb.boosting.refine import EvaluatedMixture
 from klimb.boosting.target import Target
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import scipy_optimize
 from klimb.numerics.lowdiscrepancy import normal_draws
 
 SHARES = np.exp(np.linspace(np.log(1e-3), np.log(0.6), 14))  # weights tried in the screening
@@ -25,6 +26,7 @@ FLOOR = 0.05  # least variance of a candidate fitted to the excess, relative to 
 BEYOND = (2.0, 6.0)  # how far outside a component's shell an outlook goes, in its standard deviations
 OUTLOOK = 4  # points of an outlook, in nodes of a component (at least LOOKS per component)
 LOOKS = 8
+LOGITS = (-14.0, 8.0)  # of the share of what is new
 THIN = 3.0  # q counts as missing what is more than this many times as dense under the target
 
 
@@ -89,16 +91,19 @@ class Pool(NamedTuple):
     @property
     def missing(self) -> float:
         """The share of p where q has less than a third of it."""
-        weight = self.share * np.exp(self.residual - self.residual.max())
-        weight = weight / weight.sum()
-        log_evidence = float(self.residual.max() + np.log(self.share @ np.exp(self.residual - self.residual.max())))
-        return float(weight[self.residual - log_evidence > np.log(THIN)].sum())
+        weight = self.target_share
+        return float(weight[weight > THIN * self.share].sum())
 
     @property
     def excess(self) -> Array:
         """(p/q - 1)+ times q, as shares: where q has too little mass."""
+        return np.asarray(np.maximum(self.target_share - self.share, 0.0))
+
+    @property
+    def target_share(self) -> Array:
+        """The probability of each point under p."""
         weight = self.share * np.exp(self.residual - self.residual.max())
-        return np.asarray(np.maximum(weight / weight.sum() - self.share, 0.0))
+        return np.asarray(weight / weight.sum())
 
 
 def candidates(fit: EvaluatedMixture, pool: Pool, n: int) -> tuple[Gaussians, Array]:
@@ -215,7 +220,7 @@ def _directions(fit: EvaluatedMixture, k: int) -> tuple[Array, Array]:
 def best_share(fit: EvaluatedMixture, new: EvaluatedMixture) -> tuple[float, float]:
     """The share alpha of ``new`` that maximises the bound of (1 - alpha) fit + alpha new, and the bound gained.
 
-    [G] Eq. (7): the bound is concave in alpha. Golden sections in the logit of alpha, so that small shares count.
+    [G] Eq. (7): the bound is concave in alpha. It is sought in the logit of alpha, so that small shares count.
     """
     K, S = fit.values.shape
     at_old = fit.points.reshape(K * S, -1)
@@ -233,18 +238,7 @@ def best_share(fit: EvaluatedMixture, new: EvaluatedMixture) -> tuple[float, flo
         fresh = values_new - np.logaddexp(log_b + q_new, log_a + h_new)
         return (1.0 - a) * float(weight_old @ old) + a * float(weight_new @ fresh)
 
-    low, high = -14.0, 8.0
-    golden = 0.5 * (np.sqrt(5.0) - 1.0)
-    left, right = high - golden * (high - low), low + golden * (high - low)
-    f_left, f_right = bound(left), bound(right)
-    for _ in range(24):
-        if f_left < f_right:
-            low, left, f_left = left, right, f_right
-            right = low + golden * (high - low)
-            f_right = bound(right)
-        else:
-            high, right, f_right = right, left, f_left
-            left = high - golden * (high - low)
-            f_left = bound(left)
-    logit, best = (left, f_left) if f_left > f_right else (right, f_right)
-    return float(1.0 / (1.0 + np.exp(-logit))), best - fit.bound
+    found = scipy_optimize.minimize_scalar(lambda logit: -bound(logit), bounds=LOGITS, method="bounded",
+                                           options={"xatol": 1e-4})
+    logit = round(float(found.x), 3)  # rounding errors end here
+    return float(1.0 / (1.0 + np.exp(-logit))), bound(logit) - fit.bound

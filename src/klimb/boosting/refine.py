@@ -122,7 +122,7 @@ def improve(target: Target, fit: EvaluatedMixture, *, rounds: int, gain: float, 
         moves = divergence(proposal.parts, fit.parts)
         distance = fit.weights * moves
         moved = np.flatnonzero(distance > max(STILL * min(1.0, gain / 1e-3), IDLE * float(distance.max())))
-        trial = _trial(target, fit, proposal, moved)
+        trial = _moved(fit, proposal, moved, *at_nodes(target, proposal.parts.take(moved), fit.nodes))
         # How wrong the expansion was, relative to how far the component went: a good step gains about its divergence.
         error = np.zeros(len(fit.parts))
         with np.errstate(invalid="ignore"):
@@ -132,7 +132,7 @@ def improve(target: Target, fit: EvaluatedMixture, *, rounds: int, gain: float, 
         spoilers = error > WRONG
         if spoilers.any() and not won > 0:
             kept = moved[~spoilers[moved]]
-            trial = _kept(fit, trial, kept)
+            trial = _moved(fit, trial, kept, trial.values[kept], trial.slopes[kept])
             weighing = ProximalObjective(trial, 0)
             trial = weighing.mixture(weighing.minimiser())
             won = trial.bound - fit.bound + model.correction(x, kept)
@@ -155,21 +155,12 @@ def improve(target: Target, fit: EvaluatedMixture, *, rounds: int, gain: float, 
     return fit
 
 
-def _kept(fit: EvaluatedMixture, trial: EvaluatedMixture, kept: Index) -> EvaluatedMixture:
-    """``trial`` with only the components ``kept`` moved; the others are where they were, so nothing is evaluated."""
-    values, slopes = fit.values.copy(), fit.slopes.copy()
-    values[kept], slopes[kept] = trial.values[kept], trial.slopes[kept]
-    return replace(trial, parts=fit.parts.replaced(kept, trial.parts.take(kept)), values=values, slopes=slopes)
-
-
-def _trial(target: Target, fit: EvaluatedMixture, proposal: EvaluatedMixture, moved: Index) -> EvaluatedMixture:
-    """``proposal`` with true values for the components ``moved``; the others stay where they were."""
-    if len(moved) == 0:
-        return replace(fit, weights=proposal.weights)
-    parts = fit.parts.replaced(moved, proposal.parts.take(moved))
-    values, slopes = fit.values.copy(), fit.slopes.copy()
-    values[moved], slopes[moved] = at_nodes(target, parts.take(moved), fit.nodes)
-    return replace(fit, weights=proposal.weights, parts=parts, values=values, slopes=slopes)
+def _moved(fit: EvaluatedMixture, to: EvaluatedMixture, moved: Index, values: Array, slopes: Array) -> EvaluatedMixture:
+    """The weights of ``to`` and its components ``moved``, where the target is known now; the others stay."""
+    all_values, all_slopes = fit.values.copy(), fit.slopes.copy()
+    all_values[moved], all_slopes[moved] = values, slopes
+    return replace(fit, weights=to.weights, parts=fit.parts.replaced(moved, to.parts.take(moved)), values=all_values,
+                   slopes=all_slopes)
 
 
 @final

@@ -100,14 +100,12 @@ class Target:
         self.coordinates = coordinates or TransformedBlocks.of(None, dim)
         self.n_values = self.n_gradients = 0
         self.dim = self.coordinates.n_free  # of u
-        self.has_gradient = gradient is not None
         point = np.zeros(self.dim) if near is None else np.asarray(near, dtype=np.float64)
         probes = self._probes(point)
         if gradient is None and not sparing:  # to find out takes evaluations
             found = recognise(log_density, probes[0])
             if found is not None:
                 log_density, gradient = found
-                self.has_gradient = True
         self._value, self._gradient, self._hessian = log_density, gradient, hessian
         self._model: Callable[[Array], Array] | None = None
         if sparing:

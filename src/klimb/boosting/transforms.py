@@ -208,21 +208,23 @@ class Ordered(Transform):
 
     size: int
 
+    @property
+    def _gaps(self) -> TransformedBlocks:
+        """Of x_1, and of the steps to the next."""
+        return TransformedBlocks([Real(), Positive(self.size - 1)])
+
     def forward(self, U: Array) -> tuple[Array, Array]:
-        U = np.concatenate([U[:, :1], np.clip(U[:, 1:], -700.0, 700.0)], axis=1)
-        return np.cumsum(np.concatenate([U[:, :1], np.exp(U[:, 1:])], axis=1), axis=1), U[:, 1:].sum(axis=1)
+        gaps, log_jacobian = self._gaps.to_user(U)
+        return np.cumsum(gaps, axis=1), log_jacobian
 
     def inverse(self, X: Array) -> Array:
-        return np.concatenate([X[:, :1], np.log(np.maximum(np.diff(X, axis=1), EDGE))], axis=1)
+        return self._gaps.to_free(np.diff(X, axis=1, prepend=0.0))
 
     def inside(self, X: Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        return np.asarray((np.diff(X, axis=1) > 0).all(axis=1) & np.isfinite(X).all(axis=1))
+        return self._gaps.contains(np.diff(X, axis=1, prepend=0.0))
 
     def pull_back(self, U: Array, slope: Array) -> Array:
-        later = np.cumsum(slope[:, ::-1], axis=1)[:, ::-1]  # x_j moves with every u_k, k <= j
-        found = later.copy()
-        found[:, 1:] = later[:, 1:] * np.exp(np.clip(U[:, 1:], -700.0, 700.0)) + 1.0
-        return found
+        return self._gaps.pull_back(U, np.cumsum(slope[:, ::-1], axis=1)[:, ::-1])  # x_j moves with every u_k, k <= j
 
 
 @final

@@ -61,9 +61,6 @@ class SurrogateCheck(NamedTuple):
 
     At ``outside`` of these draws the log density is -inf; ``inside`` is the share of the mixture within the support,
     ``missing`` that of the target where the mixture has less than a third of it, by as many draws around it.
-
-    >>> SurrogateCheck(error=0.02, n=12, outside=0, inside=1.0).good
-    True
     """
 
     error: float

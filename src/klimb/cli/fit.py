@@ -177,27 +177,18 @@ def columns_of(formula: str, *others: str | None, few: int = 0) -> Callable[[tup
     """
     import klimb.terms  # noqa: F401  whose kinds formulas may call
     from klimb.formula import parse
-    from klimb.formula.nodes import Dot, Node, children
+    from klimb.formula.nodes import Dot, walk
     from klimb.formula.parts import check_columns, used_columns
 
     parsed = parse(formula)
     extra = [name for name in others if name is not None]
-
-    def has_dot(node: Node) -> bool:
-        stack = [node]  # a long sum is a deep tree: no recursion
-        while stack:
-            top = stack.pop()
-            if isinstance(top, Dot):
-                return True
-            stack += children(top)
-        return False
 
     def choose(header: tuple[str, ...]) -> Sequence[str]:
         check_columns(parsed, header)
         for name in extra:
             if name not in header:
                 raise no_column(name, header)
-        if has_dot(parsed.right) or len(header) <= few:
+        if len(header) <= few or any(isinstance(node, Dot) for node in walk(parsed.right)):
             return header
         used = {name.name for side in (parsed.response, parsed.right) for name in used_columns(side, formula)}
         return [name for name in header if name in used or name in extra]

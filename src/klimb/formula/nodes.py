@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias, final
 
@@ -210,3 +211,12 @@ def children(node: Node) -> tuple[Node, ...]:
     if isinstance(node, Bar):
         return (node.effects, node.groups)
     return node.items if isinstance(node, Items) else ()
+
+
+def walk(node: Node | None, *leaves: type) -> Iterator[Node]:
+    """``node`` and all below it, but nothing below ``leaves``. A long sum is a deep tree: no recursion."""
+    stack = [] if node is None else [node]
+    while stack:
+        top = stack.pop()
+        yield top
+        stack += () if isinstance(top, leaves) else children(top)

@@ -66,15 +66,7 @@ class CodedStep:
 @stored("formula.numeric")
 @dataclass(frozen=True)
 class Numeric:
-    """A column and the functions applied to it, innermost first.
-
-    >>> from klimb.formula import parse
-    >>> from klimb.rows.frames import read_frame
-    >>> source = Source(read_frame({"x": [1.0, 2.0, 4.0]}))
-    >>> expression = learn_numeric(parse("~ center(log2(x))").right, source)
-    >>> print(expression, expression.evaluate(source))
-    center(log2(x)) [-1.  0.  1.]
-    """
+    """A column and the functions applied to it, innermost first."""
 
     column: str
     steps: tuple[CodedStep, ...] = ()
@@ -135,9 +127,6 @@ def counted_quantile(values: Array, counts: Array | None, p: Any) -> Array:
     """Quantiles of values that count several times, interpolated between neighbours as those of repeated values.
 
     Without ``counts`` each counts once, and ``p`` is one number.
-
-    >>> counted_quantile(np.array([3.0, 1.0]), np.array([1.0, 2.0]), [0.0, 0.5, 0.75])
-    array([1., 1., 2.])
     """
     if counts is None:
         place = p * (len(values) - 1.0)

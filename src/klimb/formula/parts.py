@@ -16,7 +16,7 @@ from klimb.errors import listed, nearest
 from klimb.formula.errors import FormulaError, Span
 from klimb.formula.functions import FUNCTIONS, columns_of
 from klimb.formula.grammar import Formula
-from klimb.formula.nodes import Bar, Call, Dot, Name, Node, Number, Operation, children
+from klimb.formula.nodes import Bar, Call, Dot, Name, Node, Number, Operation, walk
 
 MOST_TERMS = 5000
 
@@ -117,15 +117,7 @@ def check_columns(formula: Formula, columns: Sequence[str]) -> None:
 
 def used_columns(node: Node | None, text: str) -> list[Name]:
     """Every column named below ``node``, in the order of the text."""
-    found: list[Name] = []
-    stack = [] if node is None else [node]
-    while stack:
-        top = stack.pop()
-        if isinstance(top, (Name, Call)):
-            found += columns_of(top, text)
-        else:
-            stack += children(top)
-    return sorted(found, key=lambda name: name.span)
+    return sorted((name for top in walk(node, Call) for name in columns_of(top, text)), key=lambda name: name.span)
 
 
 _NO_INTERCEPT = "0"  # the mark that 0 or -1 leaves in a list of items
@@ -319,15 +311,5 @@ def _terms(items: _Items) -> list[Term]:
 
 def _specials(node: Node) -> list[Node]:
     """Groupings (their right side), offsets, smooths, Gaussian processes below ``node``; ``.`` leaves them out."""
-    found: list[Node] = []
-    stack: list[Node] = [node]
-    while stack:
-        top = stack.pop()
-        if isinstance(top, Bar):
-            found.append(top.groups)
-        elif isinstance(top, Call):
-            if FUNCTIONS[top.function].role == "special":
-                found.append(top)
-        else:
-            stack += children(top)
-    return found
+    return [top.groups if isinstance(top, Bar) else top for top in walk(node, Bar, Call)
+            if isinstance(top, Bar) or (isinstance(top, Call) and FUNCTIONS[top.function].role == "special")]

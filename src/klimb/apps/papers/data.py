@@ -121,20 +121,6 @@ def mixed(path: Path, delimiter: str | None = None, skip: tuple[str, ...] = (), 
     return kept, np.array(found)
 
 
-def numbers(path: Path, delimiter: str | None = None, skip: tuple[str, ...] = ()) -> Array:
-    """A table of numbers alone."""
-    return mixed(path, delimiter, skip)[1]
-
-
-def labelled(path: Path, labels: dict[str, float], delimiter: str | None = ",") -> DataSet:
-    """A table of numbers whose last column is one of ``labels``."""
-    ends, X = mixed(path, delimiter, last=1)
-    for number, (end,) in enumerate(ends, start=1):
-        if end not in labels:
-            raise wrong(path, f"one of {', '.join(labels)} at the end of each line", number, end)
-    return DataSet(X, np.array([labels[end] for end, in ends]))
-
-
 def read_csv(path: Path, target: tuple[str, ...] = ("y",), drop: tuple[str, ...] = ()) -> DataSet:
     """A CSV file with a heading; the target is the first of ``target`` that the heading has."""
     with opened(path) as stream:
@@ -150,7 +136,7 @@ def read_csv(path: Path, target: tuple[str, ...] = ("y",), drop: tuple[str, ...]
 
 def read_numbers(path: Path, delimiter: str | None = None, skip: tuple[str, ...] = ()) -> DataSet:
     """A table of numbers, or an ARFF file below its heading; the last column is the target."""
-    table = numbers(path, delimiter, skip)
+    table = mixed(path, delimiter, skip)[1]
     return DataSet(table[:, :-1], table[:, -1])
 
 
@@ -200,7 +186,15 @@ def _libsvm(n_features: int, *, dense: bool = True, real: bool = False) -> Reade
 
 
 def _labelled(labels: dict[str, float], delimiter: str | None = ",") -> Reader:
-    return lambda paths: labelled(paths[0], labels, delimiter)
+    """A table of numbers whose last column is one of ``labels``."""
+    def read(paths: Sequence[Path]) -> DataSet:
+        ends, X = mixed(paths[0], delimiter, last=1)
+        for number, (end,) in enumerate(ends, start=1):
+            if end not in labels:
+                raise wrong(paths[0], f"one of {', '.join(labels)} at the end of each line", number, end)
+        return DataSet(X, np.array([labels[end] for end, in ends]))
+
+    return read
 
 
 def _challenge(n_features: int, *, sparse: bool = False) -> Reader:
@@ -209,7 +203,7 @@ def _challenge(n_features: int, *, sparse: bool = False) -> Reader:
         return read_libsvm(path, n_features, labels=False)[0] if sparse else mixed(path, length=n_features)[1]
 
     def read(paths: Sequence[Path]) -> DataSet:
-        found = _joined([(rows(data), numbers(labels)[:, 0])
+        found = _joined([(rows(data), mixed(labels)[1][:, 0])
                          for data, labels in zip(paths[::2], paths[1::2], strict=True)])
         return found._replace(y=np.where(found.y > 0, 1.0, -1.0))
 
@@ -223,7 +217,7 @@ def _challenge_files(name: str) -> tuple[str, ...]:
 def _usps(paths: Sequence[Path]) -> DataSet:
     """LIBSVM's files, whose labels are digit + 1, or the text files zip.train and zip.test, which say the digit."""
     if "zip" in paths[0].name:
-        return _joined([(table[:, 1:], table[:, 0]) for table in map(numbers, paths)])
+        return _joined([(table[:, 1:], table[:, 0]) for _, table in map(mixed, paths)])
     read = _libsvm(256, real=True)(paths)
     return read._replace(y=read.y - 1.0)
 

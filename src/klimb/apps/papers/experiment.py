@@ -47,11 +47,7 @@ class Experiment(NamedTuple):
 
 
 def by_parts(results: Results) -> dict[tuple[str, ...], Found]:
-    """Results by the parts of their names.
-
-    >>> by_parts({"sonar/ep/3": {"loss": 0.5}})
-    {('sonar', 'ep', '3'): {'loss': 0.5}}
-    """
+    """Results by the parts of their names: ("sonar", "ep", "3")."""
     return {tuple(name.split("/")): found for name, found in results.items()}
 
 
@@ -124,21 +120,8 @@ EXPERIMENTS: dict[str, PaperEntry] = {
 }
 
 
-def entry(key: str) -> PaperEntry:
-    """The entry of a key; its letters may be of either case.
-
-    >>> entry("g-FIGURE1").title
-    'boosted mixtures for a Cauchy density and for mixtures'
-    """
-    return EXPERIMENTS[canonical(key)]
-
-
 def canonical(key: str) -> str:
-    """The key as it is written in the registry.
-
-    >>> canonical("a-TABLE2")
-    'A-table2'
-    """
+    """The key as it is written in the registry; its letters may be of either case."""
     names = {name.lower(): name for name in EXPERIMENTS}
     if key.lower() in names:
         return names[key.lower()]

@@ -189,6 +189,8 @@ LINES = {"default": (BLUE, "o"), "proximal": (ORANGE, "s"), "Cholesky": (INK, "x
 
 def draw(results: Results, path: Path) -> None:
     """Evidence and log-loss over delta, first split of every set."""
+    from matplotlib.ticker import LogFormatter
+
     parts = by_parts(results)
     names = list(dict.fromkeys(key[0] for key in parts))
     with panels(path, 2, len(names), (3.6 * len(names), 6.2), sharex="col") as (_, axes):
@@ -209,17 +211,11 @@ def draw(results: Results, path: Path) -> None:
             axes[0, column].set(title=name, yscale="log", ylim=_ends(parts, name, "negative_bound", 1.0))
             axes[1, column].set_ylim(_ends(parts, name, "loss", np.log(2)))
             axes[0, column].yaxis.set_major_formatter("{x:g}")
-            low, high = axes[0, column].get_ylim()
-            axes[0, column].yaxis.set_minor_formatter("{x:g}" if high < 3 * low else _two_or_five)
+            axes[0, column].yaxis.set_minor_formatter(LogFormatter())
             axes[1, column].set(xlabel="log10 delta")
         axes[0, 0].set_ylabel("negative log evidence, nats")
         axes[1, 0].set_ylabel("log-loss of the test rows, bits")
         axes[1, 0].legend()
-
-
-def _two_or_five(value: float, _: int) -> str:
-    """Labels for some of the marks between powers of ten."""
-    return f"{value:g}" if f"{value:e}"[0] in "25" else ""
 
 
 def _ends(parts: dict[tuple[str, ...], Found], name: str, key: str, unit: float) -> tuple[float, float]:

@@ -10,7 +10,6 @@ from typing import Any
 
 from klimb._files import draft_of
 from klimb.apps.papers.experiment import PaperTable
-from klimb.report.text import table
 
 NOTHING = "-"  # a cell without a figure
 # Okabe and Ito's colours (2008), told apart under every common form of colour blindness; markers differ as well.
@@ -25,28 +24,8 @@ NEEDS_MATPLOTLIB = ("no picture: matplotlib is not installed. Run python -m pip 
                     " command again; nothing is computed twice.")
 
 
-def as_text(one: PaperTable) -> str:
-    """A table for the terminal.
-
-    >>> print(as_text(PaperTable("Losses", ("set", "ours", "paper"), (("sonar", "0.41", "0.32"),))))
-    Losses
-    <BLANKLINE>
-    set    ours  paper
-    sonar  0.41   0.32
-    """
-    return f"{one.title}\n\n{table(one.heads, one.rows, one.left)}"
-
-
 def as_markdown(one: PaperTable) -> str:
-    """The same in Markdown.
-
-    >>> print(as_markdown(PaperTable("Losses", ("set", "ours"), (("a|b", "0.41"),))))
-    **Losses**
-    <BLANKLINE>
-    | set | ours |
-    |---|---:|
-    | a\\|b | 0.41 |
-    """
+    """A table in Markdown."""
     def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
@@ -55,11 +34,7 @@ def as_markdown(one: PaperTable) -> str:
 
 
 def with_error(values: Sequence[float], digits: int) -> str:
-    """A mean with its standard error in brackets where there is one.
-
-    >>> with_error([1.0, 2.0, 3.0], 2), with_error([1.0], 2), with_error([], 2)
-    ('2.00 (0.58)', '1.00', '-')
-    """
+    """A mean with its standard error in brackets where there is one."""
     if not values:
         return NOTHING
     error = f" ({stdev(values) / math.sqrt(len(values)):.{digits}f})" if len(values) > 1 else ""
@@ -67,11 +42,7 @@ def with_error(values: Sequence[float], digits: int) -> str:
 
 
 def seconds(value: float) -> str:
-    """A time as the papers print it.
-
-    >>> [seconds(value) for value in (0.0123, 4.21, 75.0, 4000.0, 40000.0)]
-    ['0.012 s', '4.2 s', '75 s', '67 min', '11 h']
-    """
+    """A time as the papers print it."""
     if not math.isfinite(value):
         return NOTHING
     if value < 1.0:

@@ -28,6 +28,7 @@ import numpy as np
 from klimb._files import whole_file
 from klimb.apps.papers.data import Library
 from klimb.apps.papers.experiment import (
+    EXPERIMENTS,
     PAPERS,
     SIZES,
     Experiment,
@@ -37,11 +38,11 @@ from klimb.apps.papers.experiment import (
     PaperTable,
     Size,
     canonical,
-    entry,
 )
-from klimb.apps.papers.pictures import NEEDS_MATPLOTLIB, as_markdown, as_text, can_draw, seconds
+from klimb.apps.papers.pictures import NEEDS_MATPLOTLIB, as_markdown, can_draw, seconds
 from klimb.errors import InputError, require
 from klimb.report.records import to_json
+from klimb.report.text import table
 
 SCHEMA = "klimb.reproduce/1"
 Hear: TypeAlias = Callable[[str, int, int], None]  # job that begins, jobs done, jobs in all
@@ -108,17 +109,7 @@ class Record:
 
 
 def compact(value: Any, indent: int = 0) -> str:
-    """JSON with one entry of an object per line and lists on a line of their own: small, and good to read in a diff.
-
-    >>> print(compact({"a": [1, 2.5], "b": {"c": None}, "d": {}}))
-    {
-     "a": [1, 2.5],
-     "b": {
-      "c": null
-     },
-     "d": {}
-    }
-    """
+    """JSON with one entry of an object per line and lists on a line of their own: small, and good to read in a diff."""
     if isinstance(value, dict) and value:
         blanks = " " * (indent + 1)
         inside = ",\n".join(f"{blanks}{json.dumps(key, ensure_ascii=False)}: {compact(one, indent + 1)}"
@@ -155,7 +146,8 @@ def run(key: str, *, data: str | Path | None = None, out: str | Path = "reproduc
     >>> record.finished, sorted(record.results)[0]
     (True, 'Cauchy/ADVI')
     """
-    name, chosen = canonical(key), entry(key)
+    name = canonical(key)
+    chosen = EXPERIMENTS[name]
     require(size in SIZES, "size must be 'full', 'quick' or 'tiny'", repr(size), "Leave it out for a full run.")
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
@@ -191,11 +183,7 @@ def run(key: str, *, data: str | Path | None = None, out: str | Path = "reproduc
 
 
 def stem(key: str, size: Size) -> str:
-    """The name of the files of a run, without their endings.
-
-    >>> stem("A-table2", "full"), stem("A-table2", "quick")
-    ('A-table2', 'A-table2-quick')
-    """
+    """The name of the files of a run, without their endings."""
     return key if size == "full" else f"{key}-{size}"
 
 
@@ -250,8 +238,9 @@ def content(stored: dict[str, Any], experiment: Experiment, tables: Sequence[Pap
 
 def shown(record: Record) -> str:
     """What the terminal is told: tables, remarks, and where the files are."""
-    experiment = entry(record.experiment).experiment()
+    experiment = EXPERIMENTS[record.experiment].experiment()
     tables = [PaperTable(**one) for one in record.extra["tables"]]
     files = [path for ending in (".json", ".md", ".png") if (path := record.path.with_suffix(ending)).exists()]
     remarks = "\n".join(f"- {remark}" for remark in experiment.remarks)
-    return "\n\n".join([*map(as_text, tables), *([remarks] if remarks else []), "\n".join(map(str, files))])
+    shown = [f"{one.title}\n\n{table(one.heads, one.rows, one.left)}" for one in tables]
+    return "\n\n".join([*shown, *([remarks] if remarks else []), "\n".join(map(str, files))])
