@@ -15,8 +15,7 @@ The order in which operators bind is R's.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 from klimb.formula.errors import FormulaError
 from klimb.formula.functions import bind
@@ -29,9 +28,7 @@ _ARITHMETIC = ("Arithmetic is not evaluated inside functions: make the column in
                "(log1p(x) is log(1 + x); poly(x, 2, raw=True) gives x and x^2).")
 
 
-@final
-@dataclass(frozen=True)
-class Formula:
+class Formula(NamedTuple):
     """A formula that has been read: its text and the trees of its two sides."""
 
     text: str

@@ -10,7 +10,7 @@
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias, final
+from typing import NamedTuple, TypeAlias, final
 
 from klimb.errors import listed, nearest
 from klimb.formula.errors import FormulaError, Span
@@ -52,9 +52,7 @@ class Joined:
     span: Span = field(compare=False)
 
 
-@final
-@dataclass(frozen=True)
-class Parts:
+class Parts(NamedTuple):
     """A formula's right side, expanded: products with wide priors, and what stands on its own."""
 
     fixed: tuple[Term, ...]  # by number of factors, the intercept first

@@ -75,7 +75,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     one = Experiment(lambda library, size: [job(name) for name in "abcd"],
                      lambda results: [PaperTable("t", ("job",), tuple((name,) for name in results))])
-    monkeypatch.setattr("klimb.apps.papers.runner.entry", lambda key: type("E", (), {
+    monkeypatch.setitem(EXPERIMENTS, "G-test", type("E", (), {
         "title": "four jobs", "data": (), "experiment": lambda self: one})())
     monkeypatch.setattr("klimb.apps.papers.runner.canonical", lambda key: "G-test")
     return done
