@@ -9,8 +9,8 @@ far the surrogate is off there corrects the bound and says whether to trust it.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import NamedTuple, final
+from dataclasses import dataclass, replace
+from typing import final
 
 import numpy as np
 
@@ -78,7 +78,9 @@ class KnownPoints:
         return max(1.0, float(top[0] - top[min(2 * dim + 1, len(top) - 1)]) / (3.0 * dim))
 
 
-class SurrogateModel(NamedTuple):
+@final
+@dataclass(frozen=True, eq=False)
+class SurrogateModel:
     """A surrogate in whitened coordinates z = inverse (u - centre), as a function of u.
 
     Beyond all points it falls like a Gaussian; where the nearest known value is -inf it is -inf.
@@ -260,5 +262,5 @@ def _judged(known: KnownPoints, model: SurrogateModel, weights: Array, parts: Ga
     spread = float(np.sqrt(residual.var() / len(residual) + error**2 / max(int(met.sum()), 1)))
     check = SurrogateCheck(error, len(off), int((~met).sum()), share, missing)
     step = recorded(target, weights, parts, bound, spread, residual, np.full(len(residual), 1.0 / len(residual)), watch)
-    free = target.modelled(model._replace(caution=0.0))
+    free = target.modelled(replace(model, caution=0.0))
     return Mixture(weights, parts, bound, spread, Ended.EVALUATIONS, (step,), free, names, share, seed, check)
