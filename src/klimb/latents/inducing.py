@@ -18,7 +18,7 @@ from klimb.latents.weights import PrimalFactor, Weights
 from klimb.latents.weights_posterior import DenseWeights
 from klimb.linalg.matrix import BlockedDesign, DenseDesign, DesignMatrix
 from klimb.numerics.arrays import Array, as_float
-from klimb.numerics.dense import Whitener, check_symmetric, psd_square_root, threads_for, triangular_solve
+from klimb.numerics.dense import Whitener, check_symmetric, psd_square_root, row_blocks, threads_for, triangular_solve
 
 
 @final
@@ -198,8 +198,9 @@ class Inducing(Latent):
             raise InputError(f"K_new must have one column per inducing point ({self.root.shape[0]})",
                              f"shape {cross.shape}", "Pass k(X_new, Z).")
         total = variances_at(k_new_diag, (cross.shape[0],), "k_new_diag")
-        with threads_for(self.dense_size):
-            rows = self._whitener.whitened(cross)
-            unexplained = np.maximum(total - np.einsum("ij,ij->i", rows, rows), 0.0)
-            m, v = self.detach(posterior).at(DenseDesign(rows), unexplained * posterior.spread)
+        m, v, q = np.empty(len(cross)), np.empty(len(cross)), self.detach(posterior)
+        for block in row_blocks(len(m), self.n_weights):
+            rows = self._whitener.whitened(cross[block])
+            unexplained = np.maximum(total[block] - np.einsum("ij,ij->i", rows, rows), 0.0)
+            m[block], v[block] = q.at(DenseDesign(rows), unexplained * posterior.spread)
         return mean_at(mean, m.shape, "mean") + m, v
