@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import klimb
 from klimb import latents, methods, sites, steps
 from klimb.infer import Status
-from klimb.infer.newton import _by_root
+from klimb.infer.newton import _scaled_products
 
 RNG = np.random.default_rng(1)
 X = RNG.standard_normal((50, 3))
@@ -238,6 +238,7 @@ def test_a_diverging_rule_ends_without_a_warning(variance, seed, beta):
 def test_products_with_no_site_to_square_say_nothing(capfd):
     root = np.random.default_rng(0).standard_normal((4, 2))
     u = np.arange(8.0)
-    found = _by_root(root, np.zeros(0, dtype=np.intp))(u)
+    product = _scaled_products(latents.Weights(root).factor(np.zeros(4)), np.ones(4), np.zeros(4, dtype=bool))
+    found = product(u)
     np.testing.assert_allclose(found, np.concatenate([root @ (root.T @ u[:4]), 0.5 * u[4:]]), rtol=1e-5)
     assert capfd.readouterr() == ("", "")

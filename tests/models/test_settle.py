@@ -48,6 +48,20 @@ def test_sites_and_scale_move_together_where_newton_directions_are_cheap() -> No
     assert begun.curvature[0] == pytest.approx((2 * heights[1] - heights[0] - heights[2]) / 0.01, rel=0.2)
 
 
+def test_sites_and_scale_move_together_by_plain_steps_from_a_mode() -> None:
+    """Where rows are many: means and standard deviations within 1e-3 posterior sd of those of a strict fit."""
+    rng = np.random.default_rng(4)
+    X = np.exp(rng.standard_normal((2600, 8)))  # some rows have a large leverage
+    fit = GLMClassifier().fit(X, X @ np.linspace(-1.0, 1.0, 8) + rng.logistic(size=2600) > 0).fit_
+    strict = solve(fit.model.moved(fit.model.theta.start), fit.observed, hyper="optimise", spread=False, tol=1e-10)
+    assert fit.converged
+    assert fit.n_fits <= 3 < strict.n_fits
+    assert fit.bound == pytest.approx(strict.bound, abs=1e-4)
+    q, exact = fit.result.posterior, strict.result.posterior
+    np.testing.assert_allclose((q.m - exact.m) / np.sqrt(exact.v), 0.0, atol=1e-3)
+    np.testing.assert_allclose(q.v / exact.v, 1.0, atol=2e-3)
+
+
 def test_a_quarter_of_the_rows_begins_a_wide_fit_and_all_rows_end_it() -> None:
     rng = np.random.default_rng(5)
     X = rng.standard_normal((1100, 1200)) * (rng.random((1100, 1200)) < 0.02)

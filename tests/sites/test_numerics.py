@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from klimb.numerics.normal import half_normal_loss, log_interval_derivatives, log_ndtr_derivatives
-from klimb.numerics.softplus import folded_moments
+from klimb.numerics.softplus import folded_moments, rough_moments
 from klimb.numerics.special import (
     exponentials,
     gamma_family,
@@ -15,6 +15,7 @@ from klimb.numerics.special import (
     log_gamma_half_step,
     stirling_error,
 )
+from klimb.sites import Logistic
 
 DIGITS = 40
 
@@ -110,6 +111,18 @@ def test_softplus_tiers_meet() -> None:
         above = folded_moments(m, np.full_like(m, np.nextafter(boundary, 7.0)))
         for x, y in zip(below, above, strict=True):
             np.testing.assert_allclose(x, y, rtol=3e-13)
+
+
+def test_softplus_far_from_an_optimum() -> None:
+    """A mixture of normal distribution functions is close at any mean and variance."""
+    m, v = (grid.ravel() for grid in np.meshgrid(np.linspace(-40.0, 40.0, 161), np.geomspace(1e-6, 1e5, 45)))
+    for near, exact in zip(rough_moments(m, v), folded_moments(m, v), strict=True):
+        np.testing.assert_allclose(near, exact, rtol=0.0, atol=1.5e-8)
+    site, y = Logistic(), np.where(m > 3.0, 1.0, -1.0)
+    assert site.rough(1e-6) is site  # whose answers are to be exact
+    rough, exact = site.rough(1e-3).oracle(y, m, v), site.oracle(y, m, v)
+    np.testing.assert_allclose(np.stack([rough.value, rough.alpha, rough.gamma]),
+                               np.stack([exact.value, exact.alpha, exact.gamma]), rtol=0.0, atol=1.5e-8)
 
 
 @pytest.mark.parametrize("v", [6.5, 30.0, 250.0])

@@ -14,7 +14,8 @@ For a site that couples several latent values per datum, C has a block per datum
 (alpha - q.gamma m, -gamma) along (dm, dv). The site knows the block, or a difference of the oracle stands in for it.
 """
 
-from typing import NamedTuple, final
+from functools import partial
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
@@ -79,8 +80,9 @@ class Linearised:
         size = float(np.abs(rhs).max())  # single precision has no room for 1e-40
         if size == 0.0:
             return None
-        u = _conjugate_gradients(self.P, self.C, rhs / size, min(max(wanted, self._least), LOOSE))
-        return None if u is None else size * u
+        kind = np.float32 if self._least > 0.0 else np.float64
+        u = _conjugate_gradients(self.P, self.C, (rhs / size).astype(kind), min(max(wanted, self._least), LOOSE))
+        return None if u is None else size * u.astype(float)
 
 
 def newton_direction(linear: Linearised, state: State) -> Direction | None:
@@ -113,14 +115,17 @@ def _datum_by_datum(problem: Problem, state: State, sd: Array) -> Product:
     """u -> C u, where each datum has a block; without ``couplings`` at the price of an oracle call each time."""
     v, e, n = state.v, state.expectation, len(state.v)
     couplings = problem.site.couplings(problem.y, state.m, v)
-    # As P does, in single precision; data last, so that sums over a datum's latent values run over all data at once.
-    blocks = None if couplings is None else np.ascontiguousarray(couplings.transpose(1, 2, 0), dtype=np.float32)
-
-    def by_blocks(u: Array) -> Array:
-        change = np.concatenate([sd * u[:n], -2.0 * v * u[n:]]).reshape(-1, len(problem.y))  # dm, then dv
-        assert blocks is not None
-        moved = np.einsum("ijn,jn->in", blocks, change.astype(np.float32)).ravel()
-        return np.concatenate([sd * moved[:n] - v * state.gamma * u[:n], -v * moved[n:]])
+    if couplings is not None:
+        problem.n_oracle += 1
+        # As P does, in single precision; data last, so that sums over a datum's values run over all data at once.
+        size = len(problem.y)
+        dm, dv = sd.reshape(-1, size), -v.reshape(-1, size)
+        blocks = np.ascontiguousarray(couplings.transpose(1, 2, 0), dtype=np.float32)
+        blocks *= np.concatenate([dm, dv]).astype(np.float32)[:, None]
+        blocks *= np.concatenate([dm, 2.0 * dv]).astype(np.float32)
+        outputs = np.arange(len(dm))
+        blocks[outputs, outputs] -= (v * state.gamma).reshape(-1, size)
+        return lambda u: np.einsum("ijn,jn->in", blocks, u.reshape(-1, size).astype(np.float32, copy=False)).ravel()
 
     def by_differences(u: Array) -> Array:
         largest = float(np.abs(u).max())
@@ -131,38 +136,53 @@ def _datum_by_datum(problem: Problem, state: State, sd: Array) -> Product:
         d_alpha, d_gamma = (ahead.alpha - e.alpha) / small, (ahead.gamma - e.gamma) / small
         return np.concatenate([sd * d_alpha - v * state.gamma * u[:n], -v * d_gamma])
 
-    if blocks is not None:
-        problem.n_oracle += 1
-        return by_blocks
     return by_differences
 
 
 def _scaled_products(factor: Factor, sd: Array, bends: npt.NDArray[np.bool_] | None) -> Product | None:
-    """u -> (R u_1, (R o R) u_2 / 2) with R the posterior correlations; None where the latent has no V.
+    """u -> (R u_1, (R o R) u_2 / 2) with R the posterior correlations; None where the latent has no V."""
+    blocks = factor.blocks()
+    own = [None] * len(blocks) if bends is None else np.split(bends, len(blocks))
+    found = [_halves(*part) for part in zip(blocks, np.split(sd, len(blocks)), own, strict=True)]
+    parts, n = [part for part in found if part is not None], len(sd) // len(blocks)
+    if len(parts) < len(blocks):
+        return None
+
+    def product(u: Array) -> Array:
+        both, out = u.reshape(2, len(parts), n), np.empty((2, len(parts), n), u.dtype)
+        for k, (first, second) in enumerate(parts):
+            out[0, k], out[1, k] = first(both[0, k]), second(both[1, k])
+        return out.ravel()
+
+    return product
+
+
+def _halves(factor: Factor, sd: Array, bends: npt.NDArray[np.bool_] | None) -> tuple[Product, Product] | None:
+    """The products with R, and with half of R o R.
 
     Large dense ones are kept in single precision: products are bound by memory, and a few digits are enough. Where only
     some sites bend, as those of most classes of a datum do not, R o R is theirs, and the identity elsewhere.
     """
-    from scipy.linalg.blas import dsymv, ssymv
+    from scipy.linalg.blas import dsymv, ssyrk
 
-    blocks = factor.blocks()
-    if len(blocks) > 1:
-        own = [None] * len(blocks) if bends is None else np.split(bends, len(blocks))
-        parts = [_scaled_products(*part) for part in zip(blocks, np.split(sd, len(blocks)), own, strict=True)]
-        return _side_by_side([part for part in parts if part is not None], len(sd)) if all(parts) else None
-    n, products = len(sd), factor.products()
-    some = bends is not None and 2 * np.count_nonzero(bends) <= n
-    if (some or (products is None and n > IN_CACHE)) and (root := factor.root_of()) is not None:
-        return _by_root(root / sd[:, None], np.flatnonzero(bends) if bends is not None and some else np.arange(n))
-    if bends is not None and some:
-        return _where_it_bends(factor, sd, np.flatnonzero(bends))
+    n, products, scale = len(sd), factor.products(), 1.0 / sd
+    few = bends is not None and 2 * np.count_nonzero(bends) <= n
+    rows = np.flatnonzero(bends) if bends is not None and few else np.arange(n)
+    single = np.zeros((0, 0), np.float32)  # BLAS complains of nothing
+    if (few or (products is None and n > IN_CACHE)) and (root := factor.root_of()) is not None:
+        W = np.asarray(root * scale[:, None], dtype=np.float32)
+        if rows.size:
+            single = ssyrk(1.0, W.T if len(rows) == n else W[rows].T, trans=1, lower=1)
+        return (lambda x: W @ (x.astype(np.float32, copy=False) @ W)), _among(np.square(single, out=single), rows, n)
+    if few:
+        V = factor.covariance_of(rows) if rows.size else single
+        if V is None:
+            return None
+        squared = np.square(np.asarray(V * scale[rows] * scale[rows, None], dtype=np.float32, order="F"))
+        return (lambda x: scale * factor.smooth(scale * x)), _among(squared, rows, n)
     if products is None and n > IN_CACHE:
         R = factor.correlations(sd)
-        if R is None:
-            return None
-        R_squared = R * R
-        return lambda u: np.concatenate(
-            [ssymv(1.0, R, u[:n], lower=1), ssymv(0.5, R_squared, u[n:], lower=1)]).astype(float)
+        return None if R is None else (partial(_symmetric, 1.0, R), _among(R * R, rows, n))
     if products is None:
         V = factor.covariance()
         if V is None:
@@ -170,57 +190,29 @@ def _scaled_products(factor: Factor, sd: Array, bends: npt.NDArray[np.bool_] | N
         V_squared = np.square(V)  # scaling vectors is cheaper than scaling matrices
         products = (lambda x: dsymv(1.0, V, x, lower=1)), (lambda x: dsymv(1.0, V_squared, x, lower=1))
     by_V, by_square = products
-    scale, square = 1.0 / sd, 1.0 / sd**2
-    return lambda u: np.concatenate([scale * by_V(scale * u[:n]), 0.5 * square * by_square(square * u[n:])])
+    return (lambda x: scale * by_V(scale * x)), (lambda x: 0.5 * scale**2 * by_square(scale**2 * x))
 
 
-def _by_root(root: Array, rows: npt.NDArray[np.intp]) -> Product:
-    """The products with R = root root', and with R o R among some sites (the identity elsewhere): single precision."""
-    from scipy.linalg.blas import ssymv, ssyrk
+def _among(squared: npt.NDArray[np.float32], rows: npt.NDArray[np.intp], n: int) -> Product:
+    """Half of R o R among some sites, the identity elsewhere."""
+    if len(rows) == n:
+        return partial(_symmetric, 0.5, squared)
 
-    n, W = len(root), np.asarray(root, dtype=np.float32)
-    some = W.T if len(rows) == n else W[rows].T
-    R = ssyrk(1.0, some, trans=1, lower=1) if rows.size else np.zeros((0, 0), np.float32)  # BLAS complains of nothing
-    squared = np.multiply(R, R, out=R)
-
-    def product(u: Array) -> Array:
-        single = np.asarray(u, dtype=np.float32)
-        second = 0.5 * single[n:]
+    def product(x: Array) -> Array:
+        half = 0.5 * x
         if rows.size:
-            second[rows] = ssymv(0.5, squared, single[n:][rows], lower=1)
-        return np.concatenate([W @ (single[:n] @ W), second]).astype(float)
+            half[rows] = _symmetric(0.5, squared, x[rows])
+        return half
 
     return product
 
 
-def _where_it_bends(factor: Factor, sd: Array, rows: npt.NDArray[np.intp]) -> Product | None:
-    """The products with R by the factor, and those with R o R among some sites alone."""
+def _symmetric(scale: float, lower: npt.NDArray[np.float32], x: Array) -> Array:
+    """A product with the matrix of this lower triangle, in single precision."""
     from scipy.linalg.blas import ssymv
 
-    V = factor.covariance_of(rows) if rows.size else np.zeros((0, 0))
-    if V is None:
-        return None
-    n, scale = len(sd), 1.0 / sd
-    squared = np.square(np.asarray(V * scale[rows] * scale[rows, None], dtype=np.float32, order="F"))
-
-    def product(u: Array) -> Array:
-        second = 0.5 * u[n:]
-        if rows.size:
-            second[rows] = ssymv(0.5, squared, u[n:][rows], lower=1)
-        return np.concatenate([scale * factor.smooth(scale * u[:n]), second])
-
-    return product
-
-
-def _side_by_side(parts: list[Product], n: int) -> Product:
-    """The same for independent blocks of sites."""
-    def product(u: Array) -> Array:
-        first, second = np.split(u[:n], len(parts)), np.split(u[n:], len(parts))
-        found = [part(np.concatenate(pair)) for part, *pair in zip(parts, first, second, strict=True)]
-        size = n // len(parts)
-        return np.concatenate([one[:size] for one in found] + [one[size:] for one in found])
-
-    return product
+    found: Any = ssymv(scale, lower, x, lower=1)
+    return found
 
 
 def _conjugate_gradients(P: Product, C: Product, rhs: Array, accuracy: float) -> Array | None:
@@ -236,7 +228,9 @@ def _conjugate_gradients(P: Product, C: Product, rhs: Array, accuracy: float) ->
         if rho <= accuracy**2 * rho_first:
             break
         beta = rho / rho_before if k else 0.0
-        p, Pp = r + beta * p, Pr + beta * Pp
+        for direction, new in ((p, r), (Pp, Pr)):
+            direction *= beta
+            direction += new
         Ap = p + C(Pp)
         curvature = float(Pp @ Ap)
         if curvature <= 1e-12 * float(p @ Pp):

@@ -50,6 +50,10 @@ class Factor(ABC):
     def smooth(self, b: Array) -> Array:
         """V b, where V = K (I + diag(gamma) K)^-1 is the posterior covariance at the sites."""
 
+    def shift(self, b: Array) -> Array:
+        """The same where nobody will ask for variances, which ``smooth`` may compute beside it."""
+        return self.smooth(b)
+
     def smooth_rows(self, rows: npt.NDArray[np.intp], B: Array) -> Array:
         """V b at some ``rows``, for several b that have entries, those of ``B``, only there."""
         whole = np.zeros((len(self.gamma), B.shape[1]))

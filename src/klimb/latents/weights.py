@@ -57,10 +57,13 @@ class PrimalFactor(Factor):
             self._variances, _ = self._X.row_norms_squared(self._root, upper=self._upper)
         return self._variances
 
+    def shift(self, b: Array) -> Array:
+        return self._X.times(self._root @ (self._root.T @ self._X.transpose_times(b)))
+
     def smooth(self, b: Array) -> Array:
-        weights = self._root @ (self._root.T @ self._X.transpose_times(b))
         if self._variances is not None:
-            return self._X.times(weights)
+            return self.shift(b)
+        weights = self._root @ (self._root.T @ self._X.transpose_times(b))
         self._variances, smoothed = self._X.row_norms_squared(self._root, upper=self._upper, times=weights)
         return smoothed
 

@@ -8,12 +8,12 @@ follow the scale as well, so two fits tell more once they are far enough apart.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, final
 
 import numpy as np
 
 from klimb.errors import NotPositiveDefiniteError
-from klimb.infer.loop import ROUGH_SHARE
 from klimb.infer.natural import patience, within_reach
 from klimb.infer.newton import Linearised, anderson_weights
 from klimb.infer.problem import Problem, State
@@ -22,12 +22,15 @@ from klimb.infer.start import start_at
 from klimb.latents.base import Posterior
 from klimb.likelihoods import Observed
 from klimb.models.model import Listen, Progress
+from klimb.models.plain_steps import mode_sites, plain_steps
 from klimb.models.search import under
 from klimb.models.sites_near import SitesNear
 from klimb.numerics.arrays import Array
 
 LOOSE, CLOSER = 0.3, 2e-3  # tolerances of the first fit, and of those that follow, at most
 SHARE = 0.1  # of the gain that the last move promised, as the tolerance of the next fit
+FROM_MODE = 30.0  # tolerance of the first fit from the sites of a mode, which is next to the optimum
+SITES = 100.0  # times the nats that may be left: the residual of a site in sds, each of which says little of the answer
 LAST = 30.0  # times the tolerance that was asked for, from which the next fit is the last
 FIRST, LONGEST = 0.3, 2.0  # of the step that a secant with the sites held is made of, and of any that is taken
 APART = 0.02  # first move from a fit, at least: sites that follow the scale bend the objective less than sites held
@@ -73,25 +76,28 @@ def settle(begun: Settled, data: Observed, least: float = CLOSER) -> Settled:
     start, guess = begun.posterior, begun.sites.at(model.at)
     if start is not None and guess is not None:
         start = start_at(start.latent, *guess)
-    result = model.infer(data, start=start, tol=begun.tol)
+    if start is None and _by_plain_steps(model, problem := Problem(model.latent, model.site(data).rough(), data.y)):
+        start = mode_sites(problem)
+    result = model.infer(data, start=start, tol=begun.tol if begun.posterior is start else FROM_MODE)
     q, height, theta = result.posterior, result.bound + model.log_prior()[0], float(model.at[0])
     begun.sites.add(model.at, q)
-    if begun.tol > least and (found := _jointly(model, data, q, least)) is not None:
+    judged = begun.tol <= least or (begun.joint and begun.tol == SITES * least)
+    if not judged and (found := _jointly(model, data, q, least)) is not None:
         return replace(found, n_fits=begun.n_fits + 1, path=(*begun.path, height))
-    slope, bend = _slope(model, data, q), 0.0
+    slope, bend = _slope(data, model, q), 0.0
     if begun.before is not None and abs(theta - begun.before[0]) >= NEAR:
         bend = (begun.before[1] - slope) / (theta - begun.before[0])
     if begun.curvature is not None and bend < LEAST_BEND * float(begun.curvature[0]):  # loose fits have loose slopes
         bend = float(begun.curvature[0])
     other = _within(model, float(np.clip(slope / q.latent.n_weights, -FIRST, FIRST)))
     if bend <= 0.0 and other.at[0] != theta:
-        bend = (slope - _slope(other, data, under(other.latent, q))) / float(other.at[0] - theta)
+        bend = (slope - _slope(data, other, under(other.latent, q))) / float(other.at[0] - theta)
     step = float(np.clip(slope / bend, -LONGEST, LONGEST)) if bend > 0.0 else float(np.sign(slope)) * LONGEST
     moved = _within(model, step)
     gain = 0.5 * slope * float(moved.at[0] - theta)
     if begun.before is None and gain > ENOUGH and abs(step) < APART:
         moved, gain = _within(model, float(np.sign(step)) * APART), abs(slope) * APART
-    done = gain <= max(ENOUGH, PROMISED * least) and begun.tol <= least
+    done = gain <= max(ENOUGH, PROMISED * least) and judged
     curvature = np.array([bend]) if bend > 0.0 else None
     tol = least if SHARE * gain <= LAST * least else min(SHARE * gain, CLOSER)
     sites = begun.sites if abs(float(moved.at[0]) - theta) <= CLOSE else SitesNear()
@@ -117,23 +123,27 @@ def _jointly(model: Any, data: Observed, q: Posterior, least: float) -> Settled 
     """
     site = model.site(data)
     problem = Problem(model.latent, site.rough(), data.y)
-    small = least if problem.site is site else ROUGH_SHARE * least
-    if not np.isfinite(patience(problem)) or getattr(model, "passes", None) is not None:
-        return None  # plain steps are cheaper
-    state = problem.state(q.a, q.m, q.factorised())
+    if getattr(model, "passes", None) is not None:
+        return None
+    state, enough = problem.state(q.a, q.m, q.factorised()), max(ENOUGH, PROMISED * least)
+    if _by_plain_steps(model, problem):
+        end = plain_steps(model, data, problem, state, partial(_slope, data), enough, (SITES * least, least))
+        return None if end is None else Settled(
+            end.model, end.problem.posterior(end.state), end.height, end.gain, np.array([end.bend]), 0,
+            (float(end.model.at[0]), end.slope), SITES * least if end.done else CLOSER, joint=True)
     answer, height = _Answer.of(model, data, problem, state), state.objective + model.log_prior()[0]
     last = list[tuple[Array, Array, float, Array]]()  # where steps went, and the steps
     for _ in range(MOST if answer is not None else 0):
         assert answer is not None
         linear, bend = answer.linear, answer.bend
         r = linear.residual(state)
-        slope = _slope(model, data, problem.posterior(state))
+        slope = _slope(data, model, problem.posterior(state))
         total = slope - float(r @ answer.marginals)
         moved = _within(model, float(np.clip(total / bend, -LONGEST, LONGEST)))
         step = float(moved.at[0] - model.at[0])
         gain = 0.5 * total * step
-        done = max(state.stationarity, state.remaining) <= small and gain <= max(ENOUGH, PROMISED * least)
-        tol = least if done else CLOSER if abs(step) <= REACH[0] else LOOSE
+        done = state.stationarity <= SITES * least and state.remaining <= least and gain <= enough
+        tol = SITES * least if done else CLOSER if abs(step) <= REACH[0] else LOOSE
         found = Settled(model if done else moved, problem.posterior(state), height + gain, gain, np.array([bend]), 0,
                         (float(model.at[0]), slope), tol, joint=True)
         u = None if done or abs(step) > REACH[0] else linear.solve(-r, state.stationarity)
@@ -157,10 +167,16 @@ def _jointly(model: Any, data: Observed, q: Posterior, least: float) -> Settled 
             return found
         if after.stationarity > REACH[1]:
             return replace(found, posterior=ahead.posterior(after), tol=LOOSE)
-        if _stale(answer.made_at, state.stationarity, after.stationarity, small, LEAST_LEFT[not site.separable]):
+        left = LEAST_LEFT[not site.separable]
+        if _stale(answer.made_at, state.stationarity, after.stationarity, SITES * least, left):
             answer, last = _Answer.of(moved, data, ahead, after) or answer, []
         model, state, problem, height = moved, after, ahead, above
     return None if answer is None else found
+
+
+def _by_plain_steps(model: Any, problem: Problem) -> bool:
+    """Whether those are cheaper than Newton directions, and rows are at hand."""
+    return getattr(model, "passes", None) is None and not np.isfinite(patience(problem))
 
 
 @final
@@ -215,7 +231,7 @@ def _held(model: Any, other: Any, data: Observed, q: Posterior, linear: Linearis
         if found is not None:
             return found[0], found[1], float((model.log_prior()[1] - other.log_prior()[1])[0]) / step - found[2]
     moved = under(other.latent, q)
-    bend = (_slope(model, data, q) - _slope(other, data, moved)) / step
+    bend = (_slope(data, model, q) - _slope(data, other, moved)) / step
     return (moved.m - q.m) / step, (moved.v - q.v) / step, bend
 
 
@@ -223,6 +239,6 @@ def _within(model: Any, step: float) -> Any:
     return model.moved(np.clip(model.at + step, model.theta.lower, model.theta.upper))
 
 
-def _slope(model: Any, data: Observed, q: Posterior) -> float:
+def _slope(data: Observed, model: Any, q: Posterior) -> float:
     """d / d theta of the evidence with the sites of ``q``, and of the log prior."""
     return float((model.gradient(q, data) + model.log_prior()[1])[0])

@@ -24,7 +24,7 @@ density, in units of the scale). The table takes a fifth of a second and is made
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from scipy.special import ndtr, wrightomega
@@ -45,7 +45,7 @@ NOISE = 1e-16  # Chebyshev coefficients below this are rounding
 SWITCH = 1.0  # s from which the table is made by averaging normal distribution functions over G
 HALF = 0.7  # minus the logarithm of P near its median
 UNEVEN = 12.0  # units that the nodes span from which they are closer
-POINTS_PER_CHUNK = 1 << 14
+POINTS_PER_CHUNK = 1 << 15
 SMALLEST_VARIANCE = 1e-14  # below which the left end is found as if it were this
 ROUNDING = 4e-15  # of the table: what is nearer to 0 or 1 is there
 RARE, RELATIVE = 1e-3, 1e-3  # probabilities and values of F below which the table has too few digits
@@ -65,12 +65,13 @@ class SoftmaxRule:
     smooth_degree: int
     normal_reach: float  # standard deviations from its middle at which a normal distribution function is negligible
     rises: tuple[int, int]  # steps towards the left end, and from there to the middle
+    kind: Any = np.float64  # of numbers
 
 
 EXACT = SoftmaxRule(39.0, 1 / 20, 1 / 26, DEGREE, SMOOTH_DEGREE, 8.7, (3, 5))  # to 1e-12
 # To 1e-7, in less than half the time.
 ROUGH = SoftmaxRule(16.0, 1 / 9, 1 / 12, ROUGH_DEGREE, ROUGH_SMOOTH_DEGREE, 5.6, (1, 3))
-FAR = SoftmaxRule(12.0, 1 / 6, 1 / 8, 5, 4, 4.8, (1, 3))  # to 1e-5 of a nat or so, in two thirds of that
+FAR = SoftmaxRule(12.0, 1 / 6, 1 / 8, 5, 4, 4.8, (1, 3), np.float32)  # to 1e-5 of a nat or so, in half of that
 
 
 @final
@@ -96,14 +97,14 @@ class GumbelNormal:
         return self._horner(t, v, bend=True)
 
     def _horner(self, t: Array, v: Array, *, bend: bool) -> tuple[Array, Array, Array]:
-        scale = np.sqrt(v + SOFTENING)[:, None]
+        scale = np.sqrt(v + SOFTENING)[:, None].astype(t.dtype)
         t /= scale
         far = np.maximum(t, BEND)
         place = np.minimum(t, BEND, out=t)
         place += BEND * np.log(far / BEND)
         place -= LEFT
         place /= WIDTH
-        np.clip(place, 0.0, self.n_bins - 1e-9, out=place)
+        np.clip(place, 0.0, self.n_bins * (1.0 - np.finfo(t.dtype).eps), out=place)
         index = place.astype(np.intp)
         u = np.subtract(place, index, out=place)
         u *= 2.0
@@ -139,8 +140,8 @@ class GumbelNormal:
         block = np.clip(np.searchsorted(edges, place, side="right") - 1, 0, len(EDGES) - 2)
         order = np.argsort(block, kind="stable")
         x = 2.0 * (place - edges[block]) / np.diff(edges)[block] - 1.0
-        chebyshev = np.polynomial.chebyshev.chebvander(x[order], self.blocks.shape[1] - 1)
-        out = np.empty((len(v), (self.degree + 1) * (bins.stop - bins.start)))
+        chebyshev = np.polynomial.chebyshev.chebvander(x[order], self.blocks.shape[1] - 1).astype(self.blocks.dtype)
+        out = np.empty((len(v), (self.degree + 1) * (bins.stop - bins.start)), self.blocks.dtype)
         ends = np.cumsum(np.bincount(block, minlength=len(EDGES) - 1))
         for b in np.flatnonzero(np.diff(ends, prepend=0)):
             table = self.blocks[b].reshape(-1, self.degree + 1, self.n_bins)[:, :, bins]
@@ -156,7 +157,8 @@ def gumbel_normal(rule: SoftmaxRule = EXACT) -> GumbelNormal:
     """The table."""
     degree, smooth, to_powers = rule.degree, rule.smooth_degree, chebyshev_rule(rule.degree)[2]
     series = _series()[:, : smooth + 1, :, : degree + 1] @ to_powers
-    return GumbelNormal(np.swapaxes(series, 2, 3).reshape(len(series), smooth + 1, -1), series.shape[2], degree)
+    blocks = np.swapaxes(series, 2, 3).reshape(len(series), smooth + 1, -1).astype(rule.kind)
+    return GumbelNormal(blocks, series.shape[2], degree)
 
 
 @lru_cache(maxsize=1)
@@ -226,13 +228,13 @@ def softmax_couplings(m: Array, v: Array, rule: SoftmaxRule = EXACT) -> Array:
     by_mean, by_variance = slice(0, n_classes), slice(n_classes, 2 * n_classes)
     centred, diagonal = m - m.max(axis=0), np.arange(n_classes)
     for rows, x, weight, _, _ in _chunks(centred, v, rule):
-        t = (x - centred[:, rows, None]).reshape(n_classes * len(rows), -1)
+        t = (x - centred[:, rows, None]).reshape(n_classes * len(rows), -1).astype(rule.kind)
         parts = gumbel_normal(rule).curved(t, v[:, rows].ravel())
         F, r, b = (part.reshape(n_classes, len(rows), -1) for part in parts)
         np.clip(F, 0.0, 1.0, out=F)
         seen = (F > ROUNDING) & (F < 1.0 - ROUNDING)
         r, b = (np.divide(part, F, out=np.zeros_like(F), where=seen) for part in (r, b))
-        weight = weight * np.multiply.reduce(F, axis=0)
+        weight = (weight * np.multiply.reduce(F, axis=0)).astype(rule.kind)
         rr, rb, bb = (_pairs(one, other, weight) for one, other in ((r, r), (b, r), (b, b)))
         others, excess = r.sum(axis=0) - r, (b - r * r).sum(axis=0) - (b - r * r)
         bb[:, diagonal, diagonal] = np.einsum("cnj,cnj,nj->nc", b, others**2 + excess, weight)
@@ -271,12 +273,12 @@ def _chunks(m: Array, v: Array, rule: SoftmaxRule) -> Iterator[tuple[Index, Arra
 def _integrals(label: Array, m: Array, v: Array, x: Array, weight: Array, left: Array, unit: Array, rule: SoftmaxRule
                ) -> tuple[Array, Array, Array]:
     n_classes, n = m.shape
-    t = (x - m[:, :, None]).reshape(n_classes * n, -1)
+    t = (x - m[:, :, None]).reshape(n_classes * n, -1).astype(rule.kind)
     F, density = (array.reshape(n_classes, n, -1) for array in gumbel_normal(rule).evaluate(t, v.ravel()))
     np.clip(F, 0.0, 1.0, out=F)
     ratio = np.divide(density, F, out=np.zeros_like(F), where=(F > ROUNDING) & (F < 1.0 - ROUNDING))
     P = np.multiply.reduce(F, axis=0)
-    weighted = weight * P
+    weighted = (weight * P).astype(rule.kind)
     probabilities = np.einsum("cnj,nj->cn", ratio, weighted)
     total = ratio.sum(axis=0)
     total *= weighted
@@ -297,9 +299,10 @@ def _frames(m: Array, v: Array, rule: SoftmaxRule) -> tuple[Array, Array, Array,
     root = 1.0 + np.sqrt(1.0 + 2.0 * negligible * v)
     alone = np.log(2.0 * negligible / root) + 2.0 * negligible * v / root
     # log P is concave and rises, so Newton's method from the left hardly oversteps.
-    left, w = _raise((m - alone).max(axis=0), negligible, m, soft, log_v, rule.rises[0])
+    omega = wrightomega if rule is EXACT else _omega
+    left, w = _raise((m - alone).max(axis=0), negligible, m, soft, log_v, rule.rises[0], omega)
     slopes = _slopes(w, soft)
-    middle, _ = _raise(left, HALF, m, soft, log_v, rule.rises[1], w)
+    middle, _ = _raise(left, HALF, m, soft, log_v, rule.rises[1], omega, w)
     # The unit is the distance over which P rises, or that of the factors that make it steep at the left end.
     unit = np.minimum(middle - left, slopes.sum(axis=0) / (slopes / alone).sum(axis=0))
     # To the right 1 - F falls like a normal tail up to t = v, and like exp(-t) from there on.
@@ -309,20 +312,27 @@ def _frames(m: Array, v: Array, rule: SoftmaxRule) -> tuple[Array, Array, Array,
     return left, unit, np.ceil(np.arcsinh(span) / step) + 1.0, step
 
 
-def _raise(x: Array, level: float, m: Array, v: Array, log_v: Array, steps: int, known: Array | None = None
-           ) -> tuple[Array, Array]:
+def _raise(x: Array, level: float, m: Array, v: Array, log_v: Array, steps: int, omega: Any,
+           known: Array | None = None) -> tuple[Array, Array]:
     """Towards the x with log P = -``level``, from the left, and w of the log F_c there.
 
     Who knows w of the start does not ask for the last one, and gets that before it. By Laplace's
     method log F = -(w^2 + 2 w) / 2 v - log(1 + w) / 2 with w e^w = v e^-t (1), which is close enough.
     """
-    w = wrightomega(log_v - (x - m)) if known is None else known
+    w = omega(log_v - (x - m)) if known is None else known
     for step in range(steps):
         height = (-0.5 * w * (w + 2.0) / v - 0.5 * np.log(1.0 + w)).sum(axis=0)
         x = x + np.maximum(-level - height, 0.0) / _slopes(w, v).sum(axis=0)
         if known is None or step + 1 < steps:
-            w = wrightomega(log_v - (x - m))
+            w = omega(log_v - (x - m))
     return x, w
+
+
+def _omega(x: Array) -> Array:
+    """w with w + log w = x to one in a hundred, where it only says where to put nodes: one Newton step."""
+    low = np.minimum(x, 30.0)
+    w = np.log1p(np.exp(low)) + (x - low) + 1e-300
+    return np.asarray(w * (1.0 + x - np.log(w)) / (1.0 + w))
 
 
 def _slopes(w: Array, v: Array) -> Array:

@@ -27,6 +27,12 @@ _TRAPEZOID_END = 6.0
 _FINE_EDGES = (_SERIES_END, 0.4, 1.0, 2.5, _TRAPEZOID_END)
 _COARSE_EDGES = (_SERIES_END, 1.0, _TRAPEZOID_END)
 FEW = 2000  # data up to which more nodes cost less than more calls
+# sigmoid(f) = sum_k share_k Phi(scale_k f) to 2e-9: Monahan, Stefanski (1992), Handbook of the Logistic Distribution.
+SHARES = np.array([0.003246343272134, 0.051517477033972, 0.195077912673858, 0.315569823632818,
+                   0.274149576158423, 0.131076880695470, 0.027912418727972, 0.001449567805354])
+SCALES = np.array([1.365340806296348, 1.059523971016916, 0.830791313765644, 0.650732166639391,
+                   0.508135425366489, 0.396313345166341, 0.308904252267995, 0.238212616409306])
+EXCESS = 5.9e-9  # what its integral lacks where f is large
 
 
 def folded_point(f: Array) -> Triple:
@@ -71,6 +77,26 @@ def folded_moments(m: Array, v: Array) -> Triple:
         elif rows.size:
             _in_chunks(rule, m[rows], v[rows], rows, out)
     return out
+
+
+def rough_moments(m: Array, v: Array) -> Triple:
+    """The same to 1e-8 (absolute) at any v: under N(m, v) a normal distribution function's average is one as well."""
+    if m.size == 0 or float(v.max()) <= _SERIES_END:
+        return folded_moments(m, v)
+    out, heights = np.empty((3, m.size)), SHARES / SQRT_2PI
+    for piece in slices(m.size, 1024):
+        below = -np.abs(m[piece])
+        wide = np.sqrt(np.add.outer(SCALES**-2.0, v[piece]))
+        u = below / wide
+        out[1, piece] = SHARES @ ndtr(u)
+        u *= u
+        u *= -0.5
+        with np.errstate(under="ignore"):
+            np.exp(u, out=u)
+        out[2, piece] = heights @ (u / wide)
+        u *= wide
+        out[0, piece] = heights @ u + below * out[1, piece] + EXCESS
+    return np.maximum(out[0], 0.0), out[1], out[2]
 
 
 def _in_chunks(rule: Any, m: Array, v: Array, rows: Index | None, out: Triple) -> None:

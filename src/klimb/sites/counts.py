@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import final
 
 import numpy as np
 from scipy.special import betainc, expit, gammaincc, wrightomega
 
+from klimb._stored import SKIPPED
 from klimb.numerics import special
 from klimb.numerics.arrays import Array, ArrayLike
 from klimb.numerics.normal import log_ndtr_derivatives, probit_moments
 from klimb.numerics.quadrature import Landscape, WideTable, gaussian_expectation, geometric_edges, tabulate
 from klimb.numerics.responses import lognormal_moments, sigmoid_moments
-from klimb.numerics.softplus import folded_moments, folded_point, unfold
+from klimb.numerics.softplus import folded_moments, folded_point, rough_moments, unfold
 from klimb.numerics.special import SPAN, Index, Triple
 from klimb.numerics.tilted import Tilted
 from klimb.sites.base import EvenPart, Expectation, Site, clean_data, clean_labels, set_parameter
+
+ENOUGH = 5e-5  # tolerance of a fit from which errors of 1e-8 need not be mended at its end
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class BinarySite(Site):
 
 
 @final
+@dataclass(frozen=True)
 class Logistic(BinarySite):
     """P(y = 1) = sigmoid(f).
 
@@ -44,10 +48,15 @@ class Logistic(BinarySite):
     [0.176585 0.176585]
     """
 
+    exact: bool = field(default=True, repr=False, metadata={SKIPPED: False})  # or to 1e-8, on the way to an optimum
+
     super_gaussian = True
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
-        return self._signed(y, m, *folded_moments(m, v))
+        return self._signed(y, m, *(folded_moments if self.exact else rough_moments)(m, v))
+
+    def rough(self, tol: float = 0.0) -> Logistic:
+        return Logistic(exact=False) if self.exact and not 0.0 < tol < ENOUGH else self
 
     def point(self, y: Array, f: Array) -> Expectation:
         return self._signed(y, f, *folded_point(f))
