@@ -15,7 +15,7 @@ For a site that couples several latent values per datum, C has a block per datum
 """
 
 from functools import partial
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
@@ -211,8 +211,7 @@ def _symmetric(scale: float, lower: npt.NDArray[np.float32], x: Array) -> Array:
     """A product with the matrix of this lower triangle, in single precision."""
     from scipy.linalg.blas import ssymv
 
-    found: Any = ssymv(scale, lower, x, lower=1)
-    return found
+    return np.asarray(ssymv(scale, lower, x, lower=1), dtype=x.dtype)
 
 
 def _conjugate_gradients(P: Product, C: Product, rhs: Array, accuracy: float) -> Array | None:

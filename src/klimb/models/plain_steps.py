@@ -31,7 +31,7 @@ Slope = Callable[[Any, Posterior], float]
 Trace = tuple[Array, Array, Array]
 
 
-class Step(NamedTuple):
+class Joint(NamedTuple):
     """A state of sites and scale, and what is left: the last slope in the scale, the curvature, and the gain."""
 
     model: Any
@@ -55,7 +55,7 @@ class Step(NamedTuple):
 
 
 def plain_steps(model: Any, data: Observed, problem: Problem, state: State, slope_of: Slope, enough: float,
-                small: tuple[float, float]) -> Step | None:
+                small: tuple[float, float]) -> Joint | None:
     """Until the gain in the scale is ``enough``, the residual and the remaining gain of the sites ``small``, or stuck.
     """
     if state.stationarity > NEAR:
@@ -102,7 +102,7 @@ def mode_sites(problem: Problem) -> Posterior | None:
     return None
 
 
-def _ahead(before: Step, data: Observed, last: list[Trace], share: float, slope_of: Slope) -> Step | None:
+def _ahead(before: Joint, data: Observed, last: list[Trace], share: float, slope_of: Slope) -> Joint | None:
     """A share of the natural steps from the best combination of the last states; None where the objective falls."""
     state, theta, n = before.state, before.model.theta, len(before.state.a)
     weights = anderson_weights(np.array([one[2] for one in last])) if len(last) > 1 else np.ones(1)
@@ -120,7 +120,7 @@ def _ahead(before: Step, data: Observed, last: list[Trace], share: float, slope_
     return found if found.height >= before.height - state.noise else None
 
 
-def _judged(model: Any, problem: Problem, state: State, slope_of: Slope) -> Step:
+def _judged(model: Any, problem: Problem, state: State, slope_of: Slope) -> Joint:
     slope = slope_of(model, problem.posterior(state))
     bend = 2.0 * max(float(state.gamma @ (state.v - problem.latent.slack)), 1.0)
-    return Step(model, problem, state, slope, bend, 0.5 * slope**2 / bend, state.objective + model.log_prior()[0])
+    return Joint(model, problem, state, slope, bend, 0.5 * slope**2 / bend, state.objective + model.log_prior()[0])

@@ -277,7 +277,7 @@ class GLMRegressor(_RidgeModel, LinearRegressor, GrowingRegressor):
         scale in common, and columns of small variance matter less (rare words). "auto" does so, but for a sparse X of
         mostly zeros it takes whichever has the better bound.
     tol : float
-        Of the final fit, as in `klimb.infer`.
+        Nats that the bound may still gain: means are within sqrt(2 tol) posterior standard deviations (1e-3).
     max_iter : int
         Most steps of the search for hyperparameters.
 
