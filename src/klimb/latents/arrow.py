@@ -53,20 +53,21 @@ class ArrowRows:
         return np.asarray(f)
 
 
-def third_moments(third: Array, L: Any) -> Array | None:
-    """Third central moments of the rows of a design from those of the weights; None where these are not known.
+def third_moments(third: Array, L: Any, q: WeightPosterior) -> Array | None:
+    """Third central moments of the rows of a design from those of the weights of q; None where they are not known.
 
     ``third[l]`` is of the shared weights and the coefficients of level l, ``third[0]`` of the shared ones first of all.
-    A matrix stands for sums of cubes: its first column times cubes of the row along the rest (`Shocks.cubes`).
+    A matrix stands for sums of cubes: its first column times cubes of the row along the rest (`leading_cubes`).
     """
     if not third.size:
         return None
+    if third.ndim == 2:
+        n = len(L.X) if isinstance(L, ArrowRows) else L.shape[0]
+        cubes = (third[some, 0] @ q.push(L, third[some, 1:]) ** 3 for some in row_blocks(len(third), n))
+        return sum(cubes, np.zeros(n))
     if not isinstance(L, ArrowRows):
         X = L if isinstance(L, np.ndarray) else L.dense_rows(slice(None))
         L = ArrowRows(X, np.full(len(X), -1), np.zeros((len(X), 0)))
-    if third.ndim == 2:
-        return sum((third[some, 0] @ L.times(third[some, 1:]) ** 3 for some in row_blocks(len(third), len(L.X))),
-                   np.zeros(len(L.X)))
     X, codes, values = L.X, L.codes, L.values
     seen, shared = codes >= 0, min(third.shape[1], X.shape[1])
     if L.sparse is not None or X[:, shared:].any() or (seen.any() and third.shape[1] != shared + values.shape[1]):

@@ -31,7 +31,6 @@ MOST_REDUCED, MOST_ENTRIES = 512, 1e7  # weights, and of their rows, among whose
 UNSEEN = 0.01  # share of gamma f^2 that directions together may have to count as seen by no row
 EQUAL, NEARLY = 1e-6, 0.9  # shares that are one, over the largest; a row that is as good as the longest
 SINGULAR = 1e-12  # of the largest variance, below which f has none in a direction
-MOST_CUBES = 200_000  # numbers that third moments to leading order may take
 MOST_COLUMNS = 3  # coefficients of a level up to which it is integrated out by quadrature
 
 
@@ -191,24 +190,6 @@ class Shocks:
         """What draws of the shared shocks add to each row, (S, N)."""
         rows = self.shared_rows
         return np.asarray(e @ rows.T) if isinstance(rows, np.ndarray) else rows.along(e)
-
-    def cubes(self, bends: Array) -> Array | None:
-        """Third central moments of all weights to leading order, from ``bends``, E_q d^3 log p / df^3 of every row.
-
-        They are sum_i bends_i (V x_i)^(3), with V x_i the covariances of the weights with f_i under q: a row of
-        (bends_i, V x_i) for each datum. None where those are too many.
-        """
-        q, n = self.q, len(self.order)
-        if self.outputs > 1 or self.remade or n * len(q.mean) > MOST_CUBES:
-            return None
-        rows = np.asarray(self.shared_rows)
-        shared = rows @ q.root.T if isinstance(q, ArrowWeights) else q.spread(rows)
-        if not q.level_mean.size:
-            return np.column_stack([bends[self.order], shared])
-        own = -(np.einsum("lkr,ir->ilk", q.pull, rows) if isinstance(q, ArrowWeights) else q.pulled(shared.T).T)
-        own, at = own.reshape(n, *q.level_mean.shape), np.repeat(self.present, np.diff(np.append(self.starts, n)))
-        own[np.arange(n), at] += np.einsum("ijk,ik->ij", self.own[at], self.level_rows)
-        return np.column_stack([bends[self.order], shared, own.reshape(n, -1)])
 
     def some(self, runs: npt.NDArray[np.intp]) -> Shocks:
         """The rows of some levels alone."""

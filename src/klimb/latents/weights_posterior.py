@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar, final
 
@@ -35,6 +35,8 @@ class WeightPosterior(ABC):
 
     kind: ClassVar[str]
     couples: ClassVar[bool] = False  # whether outputs that a site takes for independent are correlated
+    widens: ClassVar[bool] = False  # whether something can be added to its covariance
+    cubes: Array = np.zeros((0, 0))  # its third central moments, if they are known: see `third_moments`
     mean: Array
 
     @property
@@ -89,6 +91,10 @@ class WeightPosterior(ABC):
     def split(self) -> tuple[tuple[float, WeightPosterior], ...]:
         """Pieces with their shares, where tails are not those of one Gaussian; itself elsewhere."""
         return ((1.0, self),)
+
+    def widened(self, rows: Array) -> WeightPosterior:
+        """With rows'rows added to the covariance, where it ``widens``."""
+        raise NotImplementedError(type(self).__name__)
 
     def without_prior(self) -> WeightPosterior:
         """Without what a model that knows its prior can make again; itself where that is nothing."""
@@ -216,8 +222,10 @@ class DenseWeights(WeightPosterior):
     """
 
     kind: ClassVar[str] = "dense"
+    widens: ClassVar[bool] = True
     mean: Array
     root: Array
+    cubes: Array = field(default_factory=lambda: np.zeros((0, 0)))
 
     @cached_property
     def _upper(self) -> bool:
@@ -251,6 +259,10 @@ class DenseWeights(WeightPosterior):
         mean, root = pooled_root([part.mean for part in parts], [part.root for part in parts], weights)
         return DenseWeights(mean, root)
 
+    def widened(self, rows: Array) -> WeightPosterior:
+        root = np.diag(self.root) if self.root.ndim == 1 else self.root
+        return DenseWeights(self.mean, np.asarray(np.linalg.qr(np.vstack([root.T, rows]), mode="r")).T)
+
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         if self.root.ndim == 1:
             return np.asarray(self.mean + rng.standard_normal((n, self.size)) * self.root)
@@ -269,16 +281,18 @@ class WideWeights(WeightPosterior):
     """
 
     kind: ClassVar[str] = "wide"
+    widens: ClassVar[bool] = True
     mean: Array
     root: Array
     down: Array
     up: Array
+    cubes: Array = field(default_factory=lambda: np.zeros((0, 0)))
 
     @classmethod
     def later(cls, mean: Array, root: Array, made: Callable[[], tuple[Array, Array]]) -> WideWeights:
         """Whose ``down`` and ``up`` are ``made`` at need."""
         found = cls.__new__(cls)
-        found.__dict__.update(mean=mean, root=root, _made=made)
+        found.__dict__.update(mean=mean, root=root, cubes=np.zeros((0, 0)), _made=made)
         return found
 
     def __getattr__(self, name: str) -> Any:
@@ -323,6 +337,10 @@ class WideWeights(WeightPosterior):
         for part, sign in ((self.down, -1.0), (self.up, 1.0)):
             total = total + sign * (own @ part.T) @ (part @ right.T)
         return np.asarray(total)
+
+    def widened(self, rows: Array) -> WeightPosterior:
+        up = rows / self.root if self.root.ndim == 1 else np.asarray(np.linalg.lstsq(self.root, rows.T)[0].T)
+        return WideWeights(self.mean, self.root, self.down, np.vstack([self.up, up]))
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         """z - Q (1 - sqrt(1 - lambda)) Q'z has covariance I - Q lambda Q', which is all that data change."""

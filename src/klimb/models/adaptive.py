@@ -124,7 +124,7 @@ class _Points:
     def part(self, number: int) -> tuple[WeightPosterior, Status, Correction | None] | None:
         """q of the weights at a point, remembered where that is cheap, else fitted again, and its correction."""
         fit = self.fits[number]
-        if fit.part is not None:
+        if fit.part is not None and not self.corrector.again():
             return *fit.part, evidence_alone(fit.gain + self.gain) if self.corrected else None
         start = self._nearest(fit.theta) if fit.sites is None else fit.sites
         found = self._evaluate(within_limits(self.theta, fit.theta)[0], start=start, own=fit.sites is not None)
@@ -407,7 +407,7 @@ def _components(found: SampledTheta, points: _Points, axes: Array) -> tuple[Comp
     flat = [(k, own * share, part) for k, own, at in every for share, part in shown_parts(at[2], at[0])]
     theta, w = found.theta[[k for k, _, _ in flat]], np.array([share for _, share, _ in flat])
     shown = _with_marginals(found, points, theta, w, tuple(part for _, _, part in flat))
-    kept = pooled([one for _, one in known], np.array([share for share, _ in known]), points.corrector.third)
+    kept = pooled([one for _, one in known], np.array([share for share, _ in known]))
     return replace(shown, uncorrected=uncorrected, **{**kept, "error": max(shown.error, kept["error"])}), status
 
 

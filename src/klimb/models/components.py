@@ -64,8 +64,26 @@ class Components:
 
     def skewness(self, L: Any, sd: Array) -> Array:
         """What linear functionals of the weights, of standard deviation ``sd``, are skewed by at fixed theta."""
-        third = third_moments(self.third, L)
+        third = self._third([L] * len(self.parts))
         return np.zeros(len(sd)) if third is None else np.asarray(third / np.maximum(sd, 1e-300) ** 3)
+
+    @property
+    def bends(self) -> bool:
+        """Whether third moments are known."""
+        return bool(self.third.size) or any(part.cubes.size for part in self.parts)
+
+    def _third(self, rows: Sequence[Any]) -> Array | None:
+        """Third central moments at fixed theta of functionals, given for each point, on average over theta.
+
+        Those of all points together are of weights that mean the same at each, which those of moving columns do not.
+        """
+        own = [k for k, part in enumerate(self.parts) if part.cubes.size]
+        if own:
+            every = [third_moments(self.parts[k].cubes, rows[k], self.parts[k]) for k in own]
+            return np.asarray(np.average(np.array(every), axis=0, weights=self.weights[own]))
+        if not self.third.size or any(_columns_differ(rows[0], one) for one in rows[1:]):
+            return None
+        return third_moments(self.third, rows[-1], self.parts[-1])
 
     @property
     def integrated(self) -> bool:
@@ -132,19 +150,17 @@ class Components:
     def straight(self, models: Sequence[Any], prepared: Any, **options: Any) -> tuple[Latents, Array | None]:
         """Gaussians under every point, and the third central moments that they lack on average, where those are known.
         """
-        m, v, apart, first, moved = [], [], [], None, False
+        m, v, apart, rows, bends = [], [], [], [], self.bends
         for here, part in zip(models, self.parts, strict=True):
             functionals = here.functionals(prepared, **options)
-            first = functionals.L if first is None else first
-            moved = moved or (bool(self.third.size) and _columns_differ(first, functionals.L))
             mean, variance = part.at(functionals.L, functionals.rest)
             m.append(mean + functionals.shift)
             v.append(variance)
             if any(one.couples for one in self.parts):
                 apart.append(part.apart(functionals.L, functionals.rest))
+            rows.append(functionals.L if bends else None)
         f = Latents(self.weights, np.array(m), np.array(v), tuple(models), np.array(apart))
-        # Pooled third moments are of weights that mean the same at every theta, which those of moving columns do not.
-        third = None if f.independent.size or moved else third_moments(self.third, functionals.L)
+        third = None if f.independent.size else self._third(rows)
         return f, third if third is None or self.integrated else third - f.third()
 
     def sample(self, model: Any, prepared: Any, n: int, rng: np.random.Generator) -> Array:

@@ -18,7 +18,7 @@ import numpy as np
 
 from klimb.errors import InputError
 from klimb.infer.result import Result
-from klimb.latents.shocks import MOST_CUBES, MOST_SHARED, Shocks
+from klimb.latents.shocks import MOST_SHARED, UNSEEN, Shocks
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.models.repair import (
     ALONE,
@@ -36,7 +36,7 @@ from klimb.numerics.pareto import RELIABLE, SmoothedWeights, smooth_log_weights
 from klimb.numerics.proposals import StudentMixture
 from klimb.trust.collapsed import CollapsedDraws, CollapsedWeights, ShockWeights
 from klimb.trust.coupled import coupled_weights
-from klimb.trust.gap import evidence_gap
+from klimb.trust.gap import AHEAD, evidence_gap, leading_moments
 from klimb.trust.pieces import cut_posterior
 
 GAIN_DRAWS, PROBE_DRAWS, FEWEST_DRAWS, DRAWS_PER_WEIGHT, MOST_DRAWS = 8, 16, 16, 8, 2048
@@ -46,15 +46,18 @@ WIDE_DIM, WIDER = 20, 0.45  # shared weights up to which a t is drawn from, and 
 LARGEST = 3e7  # values of log p from which a model is too large to be looked at so closely
 NEGLIGIBLE = 0.003  # variance of log weights up to which sds are right to 0.5%
 NEGLIGIBLE_GAIN = 0.01  # nats between evidence and bound that move no hyperparameter
-MANY_ROWS, AHEAD = 20_000, 0.1  # rows from which that is first looked for without draws; a step, in sds of f
+MANY_ROWS = 20_000  # from which that is first looked for without draws
 EVEN = 0.02  # variance of log weights up to which half the draws are enough
 UNEVEN = 0.3  # the same from which few draws do not even tell the evidence
 FEWEST_UNEVEN = 96  # and the fewest above it: ratios of averages over 24 draws leave 5% of the sds of two events out
+MILD = 1.15  # growth of an sd up to which leading order tells it to 2%, better than weights over many directions
 USABLE = 0.15  # effective draws over draws from which moments are taken
 ENOUGH = 1000  # effective draws at the only theta: means to 0.03 sd, sds to 2%
 UNHARMED = 0.5  # effective draws over draws above which the weights at one of many theta are kept in a repair
 WRONG_ALONE, WRONG_EACH = 0.08, 0.2  # standard errors above which they are of no use: at the only theta, at one of many
 LIKELY = 0.005  # share of a point of theta, over that of the heaviest, from which its own weights must be usable
+APART, COUNTED = 8, 4  # of the points of theta that third moments are taken at, one of so many
+POOLED = 200_000  # numbers that the third moments of all points of theta may take
 NOTHING = np.zeros((0, 0, 0, 0))
 _same_draws = lru_cache(maxsize=4)(matched_draws)  # for every theta of a fit; nobody writes into them
 SEEDS = 8  # sets of draws that points of theta take in turn, so that their noise averages out
@@ -91,17 +94,17 @@ def shown_parts(correction: Correction | None, own: WeightPosterior) -> tuple[tu
     return tuple((share, part.with_prior_of(own)) for share, part in correction.parts)
 
 
-def pooled(corrections: Sequence[Correction], shares: Array, third: Array = NOTHING) -> dict[str, Any]:
+def pooled(corrections: Sequence[Correction], shares: Array) -> dict[str, Any]:
     """What `Components` keep of the corrections at points with these ``shares``, whose errors are independent.
 
-    ``third`` are the third moments where those have none. The tail of the weights is that of all draws together: those
-    at one theta are too few to tell.
+    The tail of the weights is that of all draws together: those at one theta are too few to tell.
     """
     own = shares / shares.sum()
     logs = np.concatenate([one.log_weights for one, share in zip(corrections, own, strict=True)
                            if share >= 0.1 * own.max()])
-    if all(one.third.ndim == 2 for one in corrections):
-        third = _pooled_cubes([one.third for one in corrections], own)
+    third, cubes = NOTHING, [k for k, one in enumerate(corrections) if one.third.ndim == 2]
+    if cubes:
+        third = _pooled_cubes([corrections[k].third for k in cubes], own[cubes])
     elif all(one.third.size and one.third.ndim == 4 for one in corrections):
         third = np.asarray(np.tensordot(own, [one.third for one in corrections], axes=1))
     efficiency = np.array([one.efficiency for one in corrections])
@@ -126,21 +129,22 @@ class Corrector:
         self._by_gap = False  # whether evidence is known to leading order alone
         self._modes = modes  # means and roots of the shared weights, where there are several
         self.wanted, self.efficiency = False, float("nan")  # efficiency is 1 where there is nothing to correct
-        self.only_gains = False  # whether nothing but the evidence is corrected, and what is known beside it:
-        self.third = NOTHING
+        self.only_gains = False  # whether nothing but the evidence, and moments to leading order, is corrected
+        self._step, self._asked = 0, 0  # every how many points of theta are fitted again for moments to leading order
         if _surely_negligible(result):
             self.efficiency = 1.0
             return
         weights = self._weights(result, PROBE_DRAWS)
         if weights is None:
-            self._by_gap = not alone and self._leading_gap(result) > NEGLIGIBLE_GAIN  # only differences of it count
+            self._by_gap = self.wanted = self.only_gains = self._leading_gap(result) > NEGLIGIBLE_GAIN
+            self._step = self._apart(result)
             return
         draws = matched_draws(PROBE_DRAWS, weights.shocks.dim)
         logs = weights.evidence(draws)
         if not np.isfinite(logs).all():
             return
         self._variance, self.only_gains = float(logs.var()), weights.shocks.wide
-        self.third = _leading_third(result) if self.only_gains else NOTHING
+        self._step = self._apart(result)
         gain = abs(float(logs.mean()) - weights.bound)
         concave = result.problem is None or result.problem.site.log_concave
         small = self._variance <= NEGLIGIBLE and gain <= NEGLIGIBLE_GAIN  # and elsewhere, where log p is concave
@@ -148,6 +152,23 @@ class Corrector:
         if alone:
             self._modes = shared_modes([result])
         self.efficiency = float("nan") if self.wanted else 1.0
+
+    def _leading(self, result: Result) -> tuple[WeightPosterior | None, Array, float]:
+        """Moments to leading order; third ones go with a part that can be widened, at some of the points of theta."""
+        part, third, growth = _leading(result)
+        if part is not None and self._count % COUNTED == 1:
+            part = replace(part, cubes=third)  # type: ignore[type-var]
+        return part, third, growth
+
+    def _apart(self, result: Result) -> int:
+        """Covariances are corrected at every point of theta, third moments are averages over some of them."""
+        part, third, _ = _leading(result) if self.only_gains else (None, NOTHING, 1.0)
+        return 1 if part is not None else APART if third.size else 0
+
+    def again(self) -> bool:
+        """Whether to fit again at the next of many points of theta for what is not remembered of it."""
+        self._asked += 1
+        return self._step > 0 and self._asked % self._step == 0
 
     def gain(self, result: Result | None) -> float:
         """log evidence - bound by few draws, 0 where none can be had: good to a hundredth of a nat.
@@ -180,7 +201,9 @@ class Corrector:
             return None
         self._count += 1
         if self.only_gains:
-            return replace(evidence_alone(self.gain(result)), third=_leading_third(result))
+            part, third, _ = self._leading(result)
+            alone = evidence_alone(self.gain(result))
+            return replace(alone, third=third) if part is None else replace(alone, parts=((1.0, part),))
         shocks = result.posterior.latent.shocks(result.posterior)
         weights = self._weights(result, self._draws(0 if shocks is None else shocks.dim), shocks)
         if weights is None:
@@ -214,7 +237,9 @@ class Corrector:
             parts = ((1.0, cut_posterior(draws, share, draws.moments(share), weights.shocks, pieces)),)
         third = _third(weights.shocks, draws.third(share)) if parts and dim <= WIDE_DIM else NOTHING
         if parts and weights.shocks.outputs == 1 and not _complete(third, weights.shocks):
-            third = _leading_third(result, shocks)
+            wider, third, growth = self._leading(result)
+            if wider is not None and growth <= MILD:  # then draws tell its mean alone
+                parts, third = ((1.0, replace(wider, mean=parts[0][1].mean)),), NOTHING  # type: ignore[type-var]
         weighed = float("nan")
         if parts and weights.shocks.outputs > 1:
             before = np.linalg.norm(weights.shocks.q.root, axis=1)
@@ -286,24 +311,25 @@ def _complete(third: Array, shocks: Shocks) -> bool:
     return bool(third.size) and third.shape[1] == len(shocks.q.root) + shocks.own.shape[1]
 
 
-def _leading_third(result: Result, shocks: Shocks | None = None) -> Array:
-    """Third moments of the weights to leading order in what q leaves out, where draws do not tell them."""
+def _leading(result: Result) -> tuple[WeightPosterior | None, Array, float]:
+    """`leading_moments`, for what draws do not tell; nothing where these cannot be had."""
     problem, posterior = result.problem, result.posterior
-    shocks = posterior.latent.shocks(posterior) if shocks is None else shocks
-    if shocks is None or problem is None:
-        return NOTHING
-    step = AHEAD * np.sqrt(np.maximum(posterior.v, 1e-300))
-    up, down = (problem.site.oracle(problem.y, posterior.m + move, posterior.v).gamma for move in (step, -step))
-    found = shocks.cubes((down - up) / (2.0 * step))
-    return NOTHING if found is None or not np.isfinite(found).all() else found
+    unseen = float(np.abs(posterior.gamma) @ posterior.latent.slack)
+    if problem is None or not problem.site.separable or unseen > UNSEEN:
+        return None, NOTHING, 1.0
+    try:
+        part, third, growth = leading_moments(problem, posterior)
+    except InputError:  # no coordinates at this size
+        return None, NOTHING, 1.0
+    return part, third if np.isfinite(third).all() else NOTHING, growth
 
 
 def _pooled_cubes(thirds: Sequence[Array], shares: Array) -> Array:
     """Sums of cubes at the heaviest points, as many as there is room for, each by its share of them."""
-    order = np.argsort(-shares, kind="stable")[: max(1, MOST_CUBES // thirds[0].size)]
-    found = np.vstack([thirds[k] for k in order])
-    found[:, 0] *= np.repeat(shares[order] / shares[order].sum(), len(thirds[0]))
-    return found
+    order = np.argsort(-shares, kind="stable")
+    order = order[: max(1, int(np.searchsorted(np.cumsum([thirds[k].size for k in order]), POOLED, "right")))]
+    return np.vstack([thirds[k] * np.append(shares[k] / shares[order].sum(), np.ones(thirds[k].shape[1] - 1))
+                      for k in order])
 
 
 def _surely_negligible(result: Result) -> bool:

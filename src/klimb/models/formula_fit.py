@@ -204,7 +204,7 @@ class FormulaFit(Fit):
         tail = checked_interval(self.interval if interval is None else interval)
         place = self.linear.places[self.linear.terms.index(term)]
         found: list[CoefficientRow] = []
-        rows = level_functionals(self.linear, place, term) if self.components.third.size else None
+        rows = level_functionals(self.linear, place, term) if self.components.bends else None
         for number, prefix in enumerate(self._field_prefixes):
             components = self._of_field(number)
             pairs = [level_moments(part, place, term) for part in components.parts]

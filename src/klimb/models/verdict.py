@@ -38,6 +38,7 @@ MANY_EFFECTIVE, HOPELESS = 2000.0, 1.2  # effective points of theta from which k
 WRONG_MEAN, WRONG_SD = 0.2, 0.1  # errors of what is shown from which it cannot be called right: in sd, and relative
 PRECISION = 0.005  # relative error of an sd that no check goes below
 REMAINING = 0.1  # share of a correction that may be left
+SECOND = 1.5  # the same of one to leading order, over its square
 MOST_COMPARED = 4000  # weights
 AT_LIMIT, MASS_AT_LIMIT = 2.0, 0.01  # of theta, from its limits, and the share of a posterior that may lie there
 NEAR = 3.0  # sds, of both together, up to which a mode counts as shown
@@ -91,15 +92,17 @@ def _judged(fit: Fit, facts: list[Fact]) -> Verdict:
                 return inner.judgement
     if components.uncorrected is None:
         return usable(precision)
-    if np.isnan(components.efficiency):  # hyperparameters were weighed by a corrected evidence, q given them was not
+    if np.isnan(components.efficiency):  # hyperparameters weighed by a corrected evidence, q given them to leading order
         facts += [Fact("largest change of a mean by the corrected evidence", f"{shift:.2f} sd"),
                   *engine_facts(fit.result.trust)]
-        engine = _by_engine(fit.result.trust, precision)
+        assert components.uncorrected is not None
+        as_it_was = any(components.parts[0] is part for part in components.uncorrected.parts)
+        engine = _by_engine(fit.result.trust, precision, 0.0 if as_it_was else ratio)
         left = float(np.nanmax([engine.number, PRECISION + REMAINING * ratio]))
         return engine if engine.word == "doubt" or small else Verdict(
-            "corrected", left, OF_SD, f"The numbers shown can be used (sds right to about {left:.1%}): their "
-            "hyperparameters are weighed by a corrected evidence, without which they would be off by up to "
-            f"{shift:.2f} sd in a mean (fit.uncorrected).")
+            "corrected", left, OF_SD, "The numbers shown are corrected to leading order and can be used (sds right to "
+            f"about {left:.1%}): without that they would be off by up to {shift:.2f} sd in a mean and {ratio:.0%} in an "
+            "sd (fit.uncorrected).")
     facts += [Fact("largest change of a mean by the correction", f"{shift:.2f} sd"),
               Fact("largest change of an sd", f"{ratio:.1%}"),
               Fact("effective draws behind it", f"{components.efficiency:.0%}")]
@@ -193,23 +196,28 @@ def _unbounded(fit: Fit) -> Verdict | None:
     return None
 
 
-def _by_engine(inner: Trust, precision: float) -> Verdict:
+def _by_engine(inner: Trust, precision: float, mended: float = 0.0) -> Verdict:
     """The engine's verdict on q, where what is shown is q: what it would correct is right, or is not.
 
-    ``precision`` is how far the hyperparameters' own sds are right.
+    ``precision`` is how far the hyperparameters' own sds are right, ``mended`` what sds have grown by already.
     """
     judgement, moments = inner.judgement, inner.marginals
     if judgement.word == "trust":
-        return usable(float(np.nanmax([judgement.number, precision])))
+        return usable(float(np.nanmax([_left(judgement.number, mended), precision])))
     if judgement.word != "corrected":
         return judgement
-    sd = float((np.abs(1.0 - 1.0 / moments.ratio) - moments.ratio_error).max(initial=0.0))
+    sd = _left(float((np.abs(1.0 - 1.0 / moments.ratio) - moments.ratio_error).max(initial=0.0)), mended)
     mean = float((np.abs(moments.shift) - moments.shift_error).max(initial=0.0))
     if sd < WRONG_SD and mean < WRONG_MEAN:
         return Verdict("trust", sd, OF_SD, f"Means, sds and intervals can be used (sds right to about {sd:.1%}, means "
                        f"to {mean:.2f} sd); fit.result.corrected has the exact posterior's.")
     return Verdict("doubt", sd, OF_SD, f"sds are off by up to {sd:.0%}, means by up to {mean:.2f} sd: "
                    "fit.result.corrected has the exact posterior's.")
+
+
+def _left(error: float, mended: float) -> float:
+    """What is left of the error of an sd, most of which may have been ``mended``."""
+    return max(error - mended, 0.0) + max(REMAINING * mended, SECOND * mended**2)
 
 
 def changes(fit: Fit) -> tuple[float, float]:

@@ -1,13 +1,21 @@
-"""log evidence - bound to leading order, for posteriors with too many directions for importance weights.
+"""What q leaves out to leading order, for posteriors with too many directions for importance weights.
 
-With g = log w - bound the gap is Var_q(g) / 2 to leading order, and at the optimum of the bound g has no part of first
-or second order in the standard coordinates of q: it is a sum of Hermite polynomials of order three, four, ... A
-polynomial of order k has E|grad g|^2 = k Var(g), and gradients average over all directions, so that a few pairs of
-draws (z, -z) are enough where the weights themselves would need thousands:
+At the optimum of the bound g = log w - bound has no part of first or second order in the standard coordinates of q: it
+is a sum of Hermite polynomials of order three, four, ...
+
+**Evidence.** log evidence - bound is Var_q(g) / 2 to leading order. A polynomial of order k has E|grad g|^2 = k Var(g),
+and gradients average over all directions, so that a few pairs of draws (z, -z) are enough where the weights themselves
+would need thousands:
 
     gap = Var(g_3) / 2 + Var(g_4) / 2,        Var(g_3) = E|G_odd|^2 / 3,        Var(g_4) = E|G_even|^2 / 4
 
 with G_odd = (grad g(z) + grad g(-z)) / 2 the gradient of the odd part and G_even that of the even one.
+
+**Third moments.** g_3 = sum_i c_i He_3(d_i) / 6 with c_i = E_q d^3 log p / df_i^3 and d = f - m, so that those of the
+weights are T = sum_i c_i (V x_i)^(3), cubes of V x_i = Cov_q(w, f_i). Few of the cubes serve: cubes have the inner
+products V_ij^3, and some of them interpolate sum_i c_i V_ij^3, the third moment of each f_j.
+
+**Covariances** grow by sum_ij c_i c_j V_ij^2 (V x_i) (V x_j)' / 2, of second order in what q leaves out.
 """
 
 from __future__ import annotations
@@ -17,11 +25,19 @@ import numpy as np
 from klimb.infer.problem import Problem
 from klimb.latents.base import Posterior
 from klimb.latents.coordinates import coordinates_of
+from klimb.latents.weights_posterior import WeightPosterior
+from klimb.numerics.arrays import Array
 from klimb.numerics.lowdiscrepancy import normal_draws
-from klimb.trust.weights import LogWeights
+from klimb.trust.weights import LogWeights, exact_site
 
 VALUES = 8e4  # of log p that a gap may cost: many sites are many directions to average over
 FEWEST, MOST = 3, 64  # pairs of draws
+AHEAD = 0.1  # a step in f, in its sds
+MOST_SITES, MOST_ASKED = 1000, 500  # sites that covariances grow by, and whose third moments are asked for
+MOST_VALUES = 250_000  # of covariances between those and all sites
+PROBED, FLAT = 16, 0.05  # sites that are looked at first, and a skewness that they may all have to leave q as it is
+MOST_FEW, MOST_CUBES = 256, 50_000  # cubes that stand for all, and numbers that they may take
+ROUND = 0.003  # skewness of f at a site that cubes may leave out: ends of intervals right to a thousandth of an sd
 
 
 def evidence_gap(problem: Problem, posterior: Posterior) -> float:
@@ -39,3 +55,55 @@ def evidence_gap(problem: Problem, posterior: Posterior) -> float:
     third = np.einsum("ij,ij->i", odd, odd) / 3.0
     fourth = np.einsum("ij,ij->i", even, even) / 4.0
     return 0.5 * float(np.mean(third + fourth))
+
+
+def bends(problem: Problem, posterior: Posterior) -> Array:
+    """E_q d^3 log p / df^3 of every datum."""
+    site, step = exact_site(problem.site), AHEAD * np.sqrt(np.maximum(posterior.v, 1e-300))
+    up, down = (site.oracle(problem.y, posterior.m + move, posterior.v).gamma for move in (step, -step))
+    return np.asarray((down - up) / (2.0 * step))
+
+
+def leading_moments(problem: Problem, posterior: Posterior) -> tuple[WeightPosterior | None, Array, float]:
+    """The posterior with its covariances to leading order, where it can be widened, third moments, and growth of an sd.
+
+    Those are central moments of all weights: rows of (c, a) that stand for sums of c (l'a)^3 (`third_moments`).
+    """
+    c, coordinates, q = bends(problem, posterior), coordinates_of(posterior), posterior.latent.detach(posterior)
+    order = np.argsort(-np.abs(c) * posterior.v**1.5, kind="stable")
+    for most in (PROBED, MOST_SITES if q.widens else min(MOST_ASKED, MOST_VALUES // len(c))):
+        half = most // 2  # where it matters most by itself, and the rest evenly: sums of others may matter more
+        sites = np.sort(np.append(order[:half], order[half :: -(-max(len(c) - half, 1) // (most - half))]))
+        unit = np.zeros((len(sites), len(c)))
+        unit[np.arange(len(sites)), sites] = 1.0
+        rows = coordinates.pull(unit)
+        wanted, V = coordinates.deviations(rows) ** 3 @ c, rows @ rows.T
+        if (np.abs(wanted) <= FLAT * np.diagonal(V) ** 1.5).all():
+            return None, np.zeros((0, 1 + q.size)), 1.0
+    few, scale = _few_cubes(V**3, wanted, min(MOST_FEW, max(MOST_CUBES // (1 + q.size), 1)))
+    c, cross = c[sites], coordinates.report(rows, slice(None))
+    wider, bent, growth = None, c[:, None] * cross, np.ones(1)
+    if q.widens:
+        values, vectors = np.linalg.eigh(0.5 * (bent.T @ (V**2 @ bent) if len(c) > q.size else np.outer(c, c) * V**2))
+        root = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
+        wider = q.widened(root if len(c) > q.size else root @ cross)
+        growth = wider.sd() / np.maximum(q.sd(), 1e-300)
+    return wider, np.column_stack([scale, growth * cross[few]]), float(growth.max())  # skewness stays
+
+
+def _few_cubes(cubes: Array, wanted: Array, most: int) -> tuple[list[int], Array]:
+    """Some of the sites, and factors of their cubes, that interpolate the third moments ``wanted`` of all.
+
+    The next one is always where those are farthest off yet, in units of the sd of f there.
+    """
+    unit = np.sqrt(np.maximum(np.diagonal(cubes), 1e-300))
+    left, basis, few = wanted.copy(), np.empty((len(cubes), min(most, len(cubes)))), list[int]()
+    while len(few) < basis.shape[1]:
+        place, k = int(np.argmax(np.abs(left) / unit)), len(few)
+        column = cubes[:, place] - basis[:, :k] @ basis[place, :k]
+        if not abs(left[place]) > ROUND * unit[place] or not column[place] > 1e-9 * unit[place] ** 2:
+            break
+        basis[:, k] = column / np.sqrt(column[place])
+        left -= basis[:, k] * (left[place] / basis[place, k])
+        few.append(place)
+    return few, np.asarray(np.linalg.solve(cubes[np.ix_(few, few)], wanted[few])) if few else np.zeros(0)
