@@ -136,8 +136,9 @@ class Corrector:
             return
         weights = self._weights(result, PROBE_DRAWS)
         if weights is None:
-            self._by_gap = self.wanted = self.only_gains = self._leading_gap(result) > NEGLIGIBLE_GAIN
-            self._step = self._apart(result)
+            if not alone or _of_weights(result):
+                self._by_gap = self.wanted = self.only_gains = self._leading_gap(result) > NEGLIGIBLE_GAIN
+                self._step = self._apart(result)
             return
         draws = matched_draws(PROBE_DRAWS, weights.shocks.dim)
         logs = weights.evidence(draws)
@@ -311,11 +312,17 @@ def _complete(third: Array, shocks: Shocks) -> bool:
     return bool(third.size) and third.shape[1] == len(shocks.q.root) + shocks.own.shape[1]
 
 
+def _of_weights(result: Result) -> bool:
+    """Whether rows anywhere are sums of the weights that coordinates tell of, at a size at which these can be had."""
+    latent = result.posterior.latent
+    return latent.reports == "weight" and not latent.by_products
+
+
 def _leading(result: Result) -> tuple[WeightPosterior | None, Array, float]:
     """`leading_moments`, for what draws do not tell; nothing where these cannot be had."""
     problem, posterior = result.problem, result.posterior
     unseen = float(np.abs(posterior.gamma) @ posterior.latent.slack)
-    if problem is None or not problem.site.separable or unseen > UNSEEN:
+    if problem is None or not problem.site.separable or unseen > UNSEEN or not _of_weights(result):
         return None, NOTHING, 1.0
     try:
         part, third, growth = leading_moments(problem, posterior)
