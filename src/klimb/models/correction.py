@@ -56,6 +56,7 @@ ENOUGH = 1000  # effective draws at the only theta: means to 0.03 sd, sds to 2%
 UNHARMED = 0.5  # effective draws over draws above which the weights at one of many theta are kept in a repair
 WRONG_ALONE, WRONG_EACH = 0.08, 0.2  # standard errors above which they are of no use: at the only theta, at one of many
 LIKELY = 0.005  # share of a point of theta, over that of the heaviest, from which its own weights must be usable
+MOST_BENT = 2000  # weights up to which moments to leading order are asked for
 APART, COUNTED = 8, 4  # of the points of theta that third moments are taken at, one of so many
 POOLED = 200_000  # numbers that the third moments of all points of theta may take
 NOTHING = np.zeros((0, 0, 0, 0))
@@ -315,7 +316,7 @@ def _complete(third: Array, shocks: Shocks) -> bool:
 def _of_weights(result: Result) -> bool:
     """Whether rows anywhere are sums of the weights that coordinates tell of, at a size at which these can be had."""
     latent = result.posterior.latent
-    return latent.reports == "weight" and not latent.by_products
+    return latent.reports == "weight" and not latent.by_products and latent.n_weights <= MOST_BENT
 
 
 def _leading(result: Result) -> tuple[WeightPosterior | None, Array, float]:
