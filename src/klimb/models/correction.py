@@ -139,14 +139,14 @@ class Corrector:
         if weights is None:
             if not alone or _of_weights(result):
                 self._by_gap = self.wanted = self.only_gains = self._leading_gap(result) > NEGLIGIBLE_GAIN
-                self._step = self._apart(result)
+                self._step = 0 if alone else self._apart(result)
             return
         draws = matched_draws(PROBE_DRAWS, weights.shocks.dim)
         logs = weights.evidence(draws)
         if not np.isfinite(logs).all():
             return
         self._variance, self.only_gains = float(logs.var()), weights.shocks.wide
-        self._step = self._apart(result)
+        self._step = 0 if alone else self._apart(result)
         gain = abs(float(logs.mean()) - weights.bound)
         concave = result.problem is None or result.problem.site.log_concave
         small = self._variance <= NEGLIGIBLE and gain <= NEGLIGIBLE_GAIN  # and elsewhere, where log p is concave
