@@ -50,13 +50,16 @@ def test_a_surrogate_is_made_once_for_the_same_fits(monkeypatch: pytest.MonkeyPa
     assert 2 <= len(made) == len(set(made)) <= 3
 
 
-def test_leaving_rows_out_makes_no_latents(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaving_rows_out_makes_few_latents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One at the heaviest point of theta and one to either side: levels are integrated out there alone."""
     rng = np.random.default_rng(2)
     g = np.repeat(np.arange(12), 8)
     y = rng.poisson(np.exp(1.0 + 0.5 * rng.standard_normal(12)[g]))
     fit = klimb.fit("y ~ (1 | g)", {"y": y, "g": g}, family="poisson", progress=False)
-    monkeypatch.setattr(linear.LinearModel, "latent", property(lambda model: pytest.fail("a latent was made")))
+    made, make = list[int](), linear.LinearModel.latent.func
+    monkeypatch.setattr(linear.LinearModel, "latent", property(lambda model: made.append(1) or make(model)))
     assert np.isfinite(fit.loo().log_density).all()
+    assert len(made) <= 3 < len(fit.components.weights)
 
 
 def test_where_fits_are_too_low_to_count_nothing_is_claimed() -> None:
