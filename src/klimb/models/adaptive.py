@@ -2,7 +2,7 @@
 
 The first points come from a t around the mode, split along the axes of the curvature as the objective falls to either
 side, and from one around zero for every sd that may be zero, whose log would have a tail without an end. A surrogate of
-the objective has to foretell it at points of its own choice; while it cannot, t's are fitted to the weighted points and
+the objective has to predict it at points of its own choice; while it cannot, t's are fitted to the weighted points and
 more are drawn, up to a limit. All points count, each against the mixture of all proposals it could have come from.
 """
 

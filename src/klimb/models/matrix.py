@@ -131,7 +131,7 @@ def _of_first(model: LinearModel, given: MatrixData, k: int, *, alone: bool) -> 
 
 
 def _from_part(part: Settled, models: Sequence[LinearModel], data: Observed, ahead: float = 0.0) -> Settled:
-    """Where all rows begin: at the scale that some found, with the sites that their posterior foretells.
+    """Where all rows begin: at the scale that some found, with the sites that their posterior predicts.
 
     Twice as many rows move the scale about as far as the last doubling did: so far ``ahead``, within limits.
     """

@@ -179,7 +179,7 @@ class RowPasses:
     def infer(self, model: LinearModel, tol: float, max_iter: int, callback: Callback | None) -> Result:
         """The fit of ``model`` at its theta, from the sums of the nearest one so far."""
         callback = self.engine.heard(callback) if isinstance(self.engine, Watched) else callback
-        start = self.near(model.at) or self.foretold(model)
+        start = self.near(model.at) or self.predicted(model)
         several = len(model.likelihood.fields) > 1
         if several and tol < FAR:  # most of the way by a cheaper oracle
             start = infer_rows(PassesAt(self, model, True), model.width, start=start, tol=FAR, max_iter=max_iter,
@@ -200,7 +200,7 @@ class RowPasses:
             return None
         return min(reversed(self.known), key=lambda pair: float(np.sum((pair[0] - theta) ** 2)))[1]
 
-    def foretold(self, model: LinearModel) -> SiteSums | None:
+    def predicted(self, model: LinearModel) -> SiteSums | None:
         """What the sums will be, by a fit of the sample; it says nothing of levels, most of which it does not have."""
         if self.sample is None or self.sample.n < ENOUGH * model.width:
             return None

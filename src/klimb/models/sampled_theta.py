@@ -66,7 +66,7 @@ class SampledTheta:
     log_weights: Array  # of those
     proposals: Proposals
     own_error: float = 0.0  # sampling error of an sd by these weights
-    smooth: bool = False  # whether a surrogate has foretold the values at points of its own choice
+    smooth: bool = False  # whether a surrogate has predicted the values at points of its own choice
     error: float = float("nan")  # by how much those points changed a mean in sd, or an sd; NaN before a test
     stated: float = float("nan")  # the same with what is printed, which moves with the origin of a covariate
     walked: Any = None  # places of fits along long tails, which say nothing of other directions

@@ -35,7 +35,7 @@ LAST = 30.0  # times the tolerance that was asked for, from which the next fit i
 FIRST, LONGEST = 0.3, 2.0  # of the step that a secant with the sites held is made of, and of any that is taken
 APART = 0.02  # first move from a fit, at least: sites that follow the scale bend the objective less than sites held
 LEAST_BEND = 0.1  # of the last curvature: sites that follow take up to nine tenths of that with the sites held
-CLOSE = 0.1  # that scales must be for the sites of fits to foretell others
+CLOSE = 0.1  # that scales must be for the sites of fits to predict others
 NEAR = 0.002  # between scales of two fits whose slopes make a secant
 ENOUGH = 3e-7  # nats that another move must promise
 FALLEN = 0.1  # nats by which the objective (or what a joint step promises) may fall, which loose fits leave open
@@ -62,7 +62,7 @@ class Settled:
     before: tuple[float, float] | None = None  # theta and slope of the last fit
     tol: float = LOOSE  # of the next fit
     result: Result | None = None  # the last fit, where it promised too little for a move
-    sites: SitesNear = field(default_factory=SitesNear)  # of all fits, which foretell those at the next scale
+    sites: SitesNear = field(default_factory=SitesNear)  # of all fits, which predict those at the next scale
     path: tuple[float, ...] = ()  # the objective at every fit
     joint: bool = False  # whether the last move was one of sites and scale together
 

@@ -1,4 +1,4 @@
-"""Sites at another theta, foretold by those of fits near by."""
+"""Sites at another theta, predicted by those of fits near by."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from klimb.latents.base import Posterior
 from klimb.numerics.arrays import Array
 from klimb.numerics.surrogate import quadratics
 
-REMEMBERED, MOST_REMEMBERED = 24, 4e7  # fits whose sites foretell those of the next, and numbers kept of them
+REMEMBERED, MOST_REMEMBERED = 24, 4e7  # fits whose sites predict those of the next, and numbers kept of them
 ENOUGH = 1e6  # of these numbers: with more, hardly more fits are kept than a quadratic goes through
 FARTHEST = (8.0, 4.0)  # sum of the shares of these fits, by quadratics and straight, up to which that is not wild
 NEARBY = 0.01  # squared distance of a fit, in spreads of all of them, below which it counts no more
@@ -18,14 +18,14 @@ NEARBY = 0.01  # squared distance of a fit, in spreads of all of them, below whi
 
 @final
 class SitesNear:
-    """Sites of earlier fits, from which those at another theta are foretold by moving least squares.
+    """Sites of earlier fits, from which those at another theta are predicted by moving least squares.
 
     A quadratic in theta through the fits, the nearest counting most, is off by third order in the distance, where the
-    sites of a neighbour are off by first. Fits too few for that, or in a row, foretell by a straight line.
+    sites of a neighbour are off by first. Fits too few for that, or in a row, predict by a straight line.
     """
 
     def __init__(self) -> None:
-        self._known: list[tuple[Array, Any, Any]] = []  # sites in single precision: they only foretell
+        self._known: list[tuple[Array, Any, Any]] = []  # sites in single precision: they only predict
 
     def add(self, theta: Array, posterior: Posterior) -> None:
         """Remember a fit; the oldest are forgotten."""

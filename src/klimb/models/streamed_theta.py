@@ -152,7 +152,7 @@ class TiltedFits:
 
 def _misses(model: LinearModel, twin: LinearModel, seen: Observed, data: Observed, points: Array, tol: float,
             gap: float, before: float) -> tuple[Array, Array, list[tuple[Any, Any]]]:
-    """What the bound of fits by passes has more than few rows foretell, at each of ``points``; the evidence; q of both.
+    """What the bound of fits by passes has more than few rows predict, at each of ``points``; the evidence; q of both.
     """
     off, gains, there = *np.zeros((2, len(points))), []
     for k, theta in enumerate(points):
