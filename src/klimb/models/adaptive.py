@@ -9,21 +9,34 @@ more are drawn, up to a limit. All points count, each against the mixture of all
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, final
 
 import numpy as np
 
+from klimb.errors import KlimbError
 from klimb.infer.result import Status
+from klimb.infer.start import sites_of_fit
+from klimb.latents.base import Posterior
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.models.components import Components, marginal_quantiles
-from klimb.models.correction import Corrector
-from klimb.models.sampled_theta import COMPONENTS, FALL, GOOD_KHAT, SMOOTH, Proposals, SampledTheta, SmoothedTheta
-from klimb.models.search import Evaluator, Peak, Stopped
-from klimb.models.theta_points import ThetaPoints, others_given, uphill, with_corrections
+from klimb.models.correction import Correction, Corrector, evidence_alone, pooled, shown_parts
+from klimb.models.sampled_theta import (
+    BEYOND,
+    COMPONENTS,
+    FALL,
+    GOOD_KHAT,
+    SMOOTH,
+    SampledTheta,
+    mixture_log_density,
+    smoothed_points,
+)
+from klimb.models.search import POINT_TOL, Evaluator, HigherGround, Peak, Stopped, within_limits
 from klimb.numerics.arrays import Array
-from klimb.numerics.proposals import SplitStudent, StudentMixture, fit_students
+from klimb.numerics.pareto import smooth_log_weights
+from klimb.numerics.proposals import HalfLines, SplitStudent, StudentMixture, fit_students
 from klimb.numerics.surrogate import nearest_of, quadratics
+from klimb.theta import Theta
 
 SPARING = 128  # points that may be had below which fits are so expensive that as few as possible are made
 ENOUGH_EFFECTIVE = 500.0  # effective points that are enough whatever the share
@@ -31,110 +44,240 @@ KEPT = 128  # points whose posterior of the weights is kept
 KEPT_CORRECTED = 64  # the same where each has to be corrected
 PROBE = 2.0  # where along an axis the width is measured, in sd
 WIDTHS = (0.4, 4.0)  # least and most of it
-LOW = 8  # points where an sd that may be zero nearly is
+FAR, FARTHER = 4.0, 2.0  # where a lower tail is looked at: in sd below the mode, and further down in theta
+SLOW, SLOPE = 7.0, 3.0  # fall in nats up to there, and beyond it per unit of theta, below which an sd may be zero
+LOW, WIDER = 8, 1.5  # points where such an sd is nearly zero, and the spread of the others there over that at the mode
+HIGHER = 0.5  # nats above the peak from which another one is climbed
+MEMORY = 2e8  # bytes of posteriors of weights that are remembered while points are drawn
+ANCHORS = 24  # fits whose sites may start others
+GAP = 40.0  # nats that the bound may be below the best while the evidence is not
 TESTED, TESTS = 48, 3  # points of its own choice after a first test by fewer, and how often it may try
 LAST, LONG = 0.01, 0.12  # mass of the most extreme values, and the share of a variance that makes it a long tail
 STEPS, NOTHING = 6, 4.0  # fits along such a tail, and nats below its best at which what it adds to a variance ends
 HEAVY, MOST_HEAVY = 0.02, 8  # share of a variance at one point of many from which it is fitted, and how many are
 AGREED = 0.2  # nats that a surrogate may claim too much there
 SETTLED = 4  # steps to weights of few points that have the moments of many
-HALF = 0.5  # of what a test says of printed sds is stated: it teaches most of their tails
+HALF = 0.5  # the same for what is printed, whose tails a test teaches most of
+
+
+@final
+@dataclass(eq=False)
+class _Fitted:
+    """What is kept of a fit at one theta."""
+
+    theta: Array
+    plain: float  # bound plus log prior, relative to the peak
+    slope: Array  # its gradient
+    gain: float = 0.0  # of evidence over bound, beyond that at the peak
+    part: tuple[WeightPosterior, Status] | None = None
+    sites: Posterior | None = None
+
+
+@final
+class _Points:
+    """Fits at points of theta, each from the sites of the nearest one that is remembered.
+
+    Points come as places in the coordinates of `HalfLines`; a density of theta there has its Jacobian.
+    """
+
+    def __init__(self, peak: Peak, axes: Array, evaluate: Evaluator, most: int, corrector: Corrector) -> None:
+        self._peak, self._inverse, self._evaluate, self._most = peak, np.linalg.inv(axes), evaluate, most
+        self._starts: list[tuple[Array, Posterior]] = [(np.zeros(len(axes)), peak.result.posterior)]
+        self._room = MEMORY // _bytes(peak.model.detach(peak.result.posterior))  # for so many of them
+        self.corrector = corrector
+        self.gain = self.corrector.gain(peak.result)
+        self.fits: list[_Fitted] = []
+        self.coordinates = HalfLines(np.full(len(axes), np.nan), peak.model.theta.powers)
+        self.coordinates = self._looked_down(axes)
+
+    @property
+    def theta(self) -> Theta:
+        return self._peak.model.theta  # type: ignore[no-any-return]
+
+    def shown(self, theta: Array) -> Array:
+        """Of thetas, one a row, what has moments, and what is printed."""
+        return np.column_stack([self.theta.inside(theta), *self.theta.reported(theta).values()])
+
+    @property
+    def corrected(self) -> bool:
+        return self.corrector.wanted
+
+    @property
+    def efficiency(self) -> float:
+        return self.corrector.efficiency
+
+    def _looked_down(self, axes: Array) -> HalfLines:
+        """Coordinates in which no tail is long: that of an sd which may be zero falls as its prior's does.
+
+        The same holds at the other end of a size that may be infinite.
+        """
+        covariance, mode, powers = axes @ axes.T, self._peak.model.at, self.coordinates.power
+        centre = np.full(len(mode), np.nan)
+        for j, (sd, power) in enumerate(zip(np.sqrt(np.diagonal(covariance)), powers, strict=True)):
+            tail = mode - np.sign(power) * FAR * covariance[:, j] / sd
+            lower = tail - FARTHER / power * np.eye(len(mode))[j]
+            fall = -self.objective(tail)
+            if fall < SLOW and -self.objective(lower) - fall < SLOPE * FARTHER:
+                centre[j] = power * mode[j] - 2.0 * abs(power) * sd
+        return HalfLines(centre, powers)
+
+    def part(self, number: int) -> tuple[WeightPosterior, Status, Correction | None] | None:
+        """q of the weights at a point, remembered where that is cheap, else fitted again, and its correction."""
+        fit = self.fits[number]
+        if fit.part is not None and not self.corrector.again():
+            return *fit.part, evidence_alone(fit.gain + self.gain) if self.corrected else None
+        start = self._nearest(fit.theta) if fit.sites is None else fit.sites
+        found = self._evaluate(within_limits(self.theta, fit.theta)[0], start=start, own=fit.sites is not None)
+        return (found.part(), found.status, self.corrector(found.result)) if found.possible else None
+
+    def _nearest(self, theta: Array) -> Posterior:
+        whitened = self._inverse @ (theta - self._peak.model.at)
+        return min(self._starts, key=lambda one: float(((one[0] - whitened) ** 2).sum()))[1]
+
+    def known(self) -> dict[str, Any]:
+        """Of all fits so far: places, values and gradients there, and gains."""
+        place = self.coordinates.place(np.array([fit.theta for fit in self.fits]))
+        plain, gains = (np.array([getattr(fit, name) for fit in self.fits]) for name in ("plain", "gain"))
+        log_volume, bend = self.coordinates.log_volume(place), self.coordinates.log_volume_slopes(place)
+        slopes = np.array([fit.slope for fit in self.fits]) / self.coordinates.slopes(place) + bend
+        return {"theta": place, "values": plain + gains + log_volume, "slopes": slopes, "gains": gains}
+
+    def objective(self, place: Array) -> float:
+        """Bound, log prior and gain of evidence over bound, relative to the peak; -inf where that is impossible."""
+        peak, theta = self._peak, self.coordinates.theta(place)
+        self.fits.append(_Fitted(theta, -np.inf, np.zeros(len(theta))))
+        inside, beyond = within_limits(peak.model.theta, theta)
+        try:
+            found = self._evaluate(inside, start=self._nearest(theta), tol=POINT_TOL)
+        except KlimbError:
+            return -np.inf
+        self._evaluate.tell("integrating", len(self.fits), self._most, peak.result.bound)
+        if not found.possible:
+            return -np.inf
+        plain = found.objective - peak.objective - beyond
+        if plain > HIGHER and not beyond:
+            raise HigherGround(theta, found.posterior)
+        fit = self.fits[-1]
+        fit.plain, fit.slope = plain, np.full(len(theta), np.nan) if beyond else self._evaluate.gradient(found)
+        if plain > -GAP:
+            fit.gain = self.corrector.gain(found.result) - self.gain
+        again = self.corrected and not self.corrector.only_gains
+        if len(self.fits) < self._room and not again:
+            fit.part = found.part(), found.status
+        if found.posterior is None:
+            return plain + fit.gain + float(self.coordinates.log_volume(place))
+        sites = sites_of_fit(found.posterior, peak.result.posterior.latent)
+        if again and 16.0 * len(sites.a) * len(self.fits) < MEMORY:
+            fit.sites = sites
+        if len(self._starts) < ANCHORS:
+            self._starts.append((self._inverse @ (theta - peak.model.at), sites))
+        return plain + fit.gain + float(self.coordinates.log_volume(place))
+
+
+def _bytes(part: WeightPosterior) -> int:
+    """What a posterior of weights takes."""
+    values = (getattr(part, one.name) for one in fields(part))  # type: ignore[arg-type]
+    return sum(value.nbytes for value in values if isinstance(value, np.ndarray))
 
 
 def adaptively(peak: Peak, axes: Array, evaluate: Evaluator, most: int,
                corrector: Corrector) -> tuple[float, Components, Status]:
     """The log evidence by q's bounds, relative to the peak, from rounds of points; components."""
-    points = ThetaPoints(peak, axes, evaluate, most, corrector)
+    points = _Points(peak, axes, evaluate, most, corrector)
     found = _sampled(peak, axes, points, most)
     components, status = _components(found, points, axes)
     bound = found.by_bounds.log_evidence()
     return bound, replace(components, gain=found.log_evidence() - bound + points.gain), status
 
 
-def _sampled(peak: Peak, axes: Array, points: ThetaPoints, most: int) -> SampledTheta:
+def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledTheta:
     """Rounds of points, each from t's fitted to the weights so far, until a surrogate of the objective holds."""
     d, mode = len(axes), points.coordinates.place(peak.model.at)
     axes = points.coordinates.slopes(mode)[:, None] * axes
     fold, more = points.coordinates.folded, 0 if most < SPARING else 2 * d
     fresh: list[tuple[int, Any]] = [(quadratics(mode[None]).size + more, fold(_first_proposal(mode, axes, points)))]
-    fresh += [(LOW, fold(one)) for one in points.near_zero(mode, axes)]
-    proposals, drawn, error = Proposals(()), np.zeros(0, dtype=np.intp), float("nan")
-    walked: Any = None
+    fresh += [(LOW, fold(one)) for one in _near_zero(mode, axes, points)]
+    proposals, drawn, error, walked = list[tuple[int, Any]](), np.zeros(0, dtype=np.intp), float("nan"), None
     while True:
-        new = np.vstack([one.draws(count, seed=k) for k, (count, one) in enumerate(fresh, len(proposals.parts) + 1)])
-        proposals = Proposals((*proposals.parts, *fresh))
+        new = np.vstack([one.draws(count, seed=k) for k, (count, one) in enumerate(fresh, len(proposals) + 1)])
+        proposals += fresh
         drawn = np.concatenate([drawn, len(points.fits) + np.arange(len(new))])
         for one in new:
             points.objective(one)
         found = replace(_weighted(points, drawn, proposals), error=error, walked=walked)
         for _ in range(TESTS):
-            smoothed = found.surrogate
-            if smoothed is not None:
-                found = _tested(found, smoothed, points, TESTED if more and error > SMOOTH else 2 * d + 4 + more)
-                error = found.error
-            if walked is None:
-                walked = _walk_tails(found, smoothed, points)
-            found = replace(found, **points.known(), walked=walked)
-            if smoothed is None:
+            tested = _tested(found, points, TESTED if more and found.error > SMOOTH else 2 * d + 4 + more)
+            if tested is None:
+                walked = _walk_tails(found, points) if walked is None else walked
                 break
-            if error <= SMOOTH and (found := _verified(replace(found, smooth=True), points)).smooth:
+            found = replace(tested, before=found.error)
+            error = found.error
+            if walked is None and len(walked := _walk_tails(found, points)):
+                found = replace(found, **points.known(), walked=walked)
+            elif error <= SMOOTH and (found := _verified(replace(found, smooth=True), points)).smooth:
                 return found
         if 2 * len(drawn) > most or (found.khat < GOOD_KHAT and found.n_effective >= ENOUGH_EFFECTIVE):
             return found
         floor = 0.05 * axes @ axes.T
         fresh = [(len(drawn), fold(fit_students(found.drawn_theta, found.weights, COMPONENTS, floor)))]
-        if len(tail := found.theta[walked[found.values[walked] > found.values.max() - FALL]]):
+        found = replace(found, **points.known())
+        if walked is not None and len(tail := found.theta[walked[found.values[walked] > found.values.max() - FALL]]):
             root = np.linalg.cholesky(floor + np.cov(found.drawn_theta.T, aweights=found.weights))
             along = StudentMixture(np.full(len(tail), 1.0 / len(tail)), tail, np.tile(root, (len(tail), 1, 1)))
             fresh.append((len(drawn) // 4, fold(along)))
 
 
-def _tested(found: SampledTheta, smoothed: SmoothedTheta, points: ThetaPoints, count: int) -> SampledTheta:
-    """With what the objective at points that the surrogate hangs on changes.
+def _tested(found: SampledTheta, points: _Points, count: int) -> SampledTheta | None:
+    """With the objective at points that the surrogate hangs on, and what they change; None without a surrogate.
 
     Half of the points are spread wider than the mass that it sees, half are those that the sds of what is printed hang
     on: far out in the tails. ``error`` is by how much they would change a mean, in sd, or an sd.
     """
+    smoothed = smoothed_points(found, BEYOND)
+    if smoothed is None:
+        return None
     w, heights = smoothed.weights, smoothed.heights
-    away = _standardised(points.inside(smoothed.theta), w)
+    away = _standardised(points.theta.inside(points.coordinates.theta(smoothed.theta)), w)
     wide, pull = w * np.exp(-0.5 * (heights - heights.max())), w * (away**2).max(axis=1)
     chance = 0.5 * (wide / wide.sum() + pull / pull.sum())
     chosen = _evenly(chance, count)
     values = np.array([points.objective(one) for one in smoothed.theta[chosen]])
     # Weights of the chosen points under the objective less those under the surrogate.
     change = (w / chance)[chosen] / count * np.expm1(np.clip(values - heights[chosen], -FALL, FALL))
+    printed = np.column_stack(list(points.theta.reported(points.coordinates.theta(smoothed.theta)).values()))
     # What may be infinite may have no moments as it is printed.
-    errors, shown = [], np.where(points.theta.powers < 0.0, away, _standardised(points.printed(smoothed.theta), w))
+    errors, shown = [], np.where(points.theta.powers < 0.0, away, _standardised(printed, w))
     edge = 0.5 * float((w * smoothed.beyond @ shown**2).max(initial=0.0))  # what sds would lose without the outermost
     for own in (away, shown):
         effects = change[:, None] * np.hstack([own[chosen], 0.5 * (own[chosen] ** 2 - 1.0)])
         errors.append(float((np.abs(effects.sum(axis=0)) + np.sqrt((effects**2).sum(axis=0))).max(initial=0.0)))
-    return replace(found, error=errors[0], stated=max(errors[0], HALF * errors[1], edge))
+    return replace(found, **points.known(), error=errors[0], stated=max(errors[0], HALF * errors[1], edge))
 
 
-def _verified(found: SampledTheta, points: ThetaPoints) -> SampledTheta:
+def _verified(found: SampledTheta, points: _Points) -> SampledTheta:
     """With fits at the few places that much of some variance rests on by the surrogate; smooth where they agree."""
     for _ in range(TESTS):
-        smoothed = found.surrogate
+        smoothed = smoothed_points(found, BEYOND)
         if smoothed is None:
             break
-        away = _standardised(points.inside(smoothed.theta), smoothed.weights)  # which no origin of a covariate moves
+        theta = points.coordinates.theta(smoothed.theta)
+        away = _standardised(points.theta.inside(theta), smoothed.weights)  # which no origin of a covariate moves
         pull = (smoothed.weights[:, None] * away**2).max(axis=1)
         heavy = np.argsort(-pull, kind="stable")[: min(MOST_HEAVY, np.count_nonzero(pull > HEAVY))]
         claims = [smoothed.heights[k] - points.objective(smoothed.theta[k]) for k in heavy]
-        found = replace(found, **points.known()) if claims else found
+        found = replace(found, **points.known())
         if max(claims, default=0.0) <= AGREED:
             return found
     return replace(found, smooth=False)
 
 
-def _walk_tails(found: SampledTheta, smoothed: SmoothedTheta | None, points: ThetaPoints) -> Any:
+def _walk_tails(found: SampledTheta, points: _Points) -> Any:
     """Fits along the tails that printed sds rest on, or where a surrogate does not say, along all; their places."""
-    before = len(points.fits)
-    places, w = found.heavy if smoothed is None else (smoothed.theta, smoothed.weights)
+    smoothed, before = smoothed_points(found, BEYOND), len(points.fits)
+    places, w = _heavy(found) if smoothed is None else (smoothed.theta, smoothed.weights)
     theta = points.coordinates.theta(places)
     for j, alone in enumerate(alone for block in points.theta.blocks for alone in block.alone()):
-        if alone is not None and not points.infinite[j]:
+        if alone is not None:
             printed = alone(theta[:, j])
             pull = w * _standardised(printed[:, None], w)[:, 0] ** 2
             order = np.argsort(-pull / w, kind="stable")
@@ -143,13 +286,12 @@ def _walk_tails(found: SampledTheta, smoothed: SmoothedTheta | None, points: The
     return np.arange(before, len(points.fits))
 
 
-def _walk(points: ThetaPoints, j: int, theta: Array, weights: Array, pull: Array,
-          alone: Callable[[Array], Array]) -> None:
+def _walk(points: _Points, j: int, theta: Array, weights: Array, pull: Array, alone: Callable[[Array], Array]) -> None:
     """Fits from where most of a variance comes from outwards, along the ridge, until nothing more comes."""
     pull, centre = pull / pull.sum(), float(weights @ alone(theta[:, j]))
     at, mean = pull @ theta, weights @ theta
     spread, own = (theta - mean).T @ (weights[:, None] * (theta - mean)), theta - at
-    across = others_given(spread, j)
+    across = spread - np.outer(spread[j], spread[j]) / spread[j, j]  # of the others once entry j is known
     along = (pull * own[:, j]) @ own / (pull @ own[:, j] ** 2)
     step, best = np.sign(at[j] - mean[j]) * float(np.sqrt(pull @ own[:, j] ** 2)) * along, -np.inf
     for _ in range(STEPS):
@@ -159,7 +301,8 @@ def _walk(points: ThetaPoints, j: int, theta: Array, weights: Array, pull: Array
         best = max(best, adds)
         if not adds > best - NOTHING:
             return
-        at = at + step + uphill(across, fit.slope)
+        uphill = across @ np.nan_to_num(fit.slope)
+        at = at + step + uphill / max(1.0, float(np.abs(uphill / np.sqrt(np.diagonal(spread))).max()))
 
 
 def _standardised(values: Array, weights: Array) -> Array:
@@ -172,8 +315,8 @@ def _evenly(weights: Array, count: int) -> Any:
     return np.minimum(np.searchsorted(np.cumsum(weights), (np.arange(count) + 0.5) / count), len(weights) - 1)
 
 
-def _first_proposal(mode: Array, axes: Array, points: ThetaPoints) -> SplitStudent:
-    d, top = len(axes), float(points.coordinates.log_volume(mode))
+def _first_proposal(mode: Array, axes: Array, points: _Points) -> SplitStudent:
+    d, top = len(axes), points.objective(mode)
     widths = np.empty((d, 2))
     for k in range(d):
         for side, sign in enumerate((-1.0, 1.0)):
@@ -182,18 +325,38 @@ def _first_proposal(mode: Array, axes: Array, points: ThetaPoints) -> SplitStude
     return SplitStudent(mode, axes, widths)
 
 
-def _weighted(points: ThetaPoints, drawn: Any, proposals: Proposals) -> SampledTheta:
+def _near_zero(mode: Array, axes: Array, points: _Points) -> list[StudentMixture]:
+    """A t around zero of every half line, as wide as half the way from there to the mode."""
+    covariance, found = axes @ axes.T, []
+    for j in np.flatnonzero(~np.isnan(points.coordinates.centre)):
+        centre = mode.copy()
+        centre[j] = 0.0
+        spread = WIDER**2 * (covariance - np.outer(covariance[j], covariance[j]) / covariance[j, j])
+        spread[j, j] += (0.5 * mode[j]) ** 2
+        found.append(StudentMixture(np.ones(1), centre[None], np.linalg.cholesky(spread)[None]))
+    return found
+
+
+def _weighted(points: _Points, drawn: Any, proposals: list[tuple[int, Any]]) -> SampledTheta:
     """Weights of the drawn points against the mixture of all proposals, each counted as often as it drew."""
     known = points.known()
-    log_w = known["values"][drawn] - proposals.log_density(known["theta"][drawn])
+    log_w = known["values"][drawn] - mixture_log_density(known["theta"][drawn], proposals)
     if not np.isfinite(log_w).any():
         raise Stopped
     log_w = np.where(np.isfinite(log_w), log_w, -np.inf)
-    found = SampledTheta(points.coordinates, drawn=drawn, log_weights=log_w, proposals=proposals, **known)
-    shown = np.hstack([of(found.drawn_theta) for of in (points.inside, points.printed)])
-    effects = found.weights[:, None] * (_standardised(shown, found.weights) ** 2 - 1.0)
-    own = 0.5 * float(np.sqrt((effects**2).sum(axis=0)).max())
-    return replace(found, own_error=own)
+    smoothed = smooth_log_weights(log_w)
+    theta, w = points.coordinates.theta(known["theta"][drawn]), smoothed.normalised
+    square = _standardised(points.shown(theta), w) ** 2
+    own = 0.5 * float(np.sqrt(((w[:, None] * (square - 1.0)) ** 2).sum(axis=0)).max())
+    return SampledTheta(points.coordinates, drawn=drawn, log_weights=log_w, khat=smoothed.khat, own_error=own,
+                        n_effective=smoothed.effective, proposals=tuple(proposals), **known)
+
+
+def _heavy(found: SampledTheta) -> tuple[Array, Array]:
+    """The drawn points that weigh something, and their weights."""
+    weights = found.weights
+    keep = weights > 1e-6 * weights.max()
+    return found.drawn_theta[keep], weights[keep] / weights[keep].sum()
 
 
 def _shares(found: SampledTheta, inverse: Any) -> Array:
@@ -228,26 +391,31 @@ def calibrated(theta: Array, weights: Array, many: Array, many_weights: Array) -
     return np.asarray(own / own.sum())
 
 
-def _components(found: SampledTheta, points: ThetaPoints, axes: Array) -> tuple[Components, Status]:
+def _components(found: SampledTheta, points: _Points, axes: Array) -> tuple[Components, Status]:
     """Components whose thetas are an even choice of the points by their weights, and marginals from all points."""
-    count, inverse = KEPT_CORRECTED if points.corrector.wanted else KEPT, np.linalg.inv(axes)
+    count, inverse = KEPT_CORRECTED if points.corrected else KEPT, np.linalg.inv(axes)
     chosen, shares = _even_choice(found.theta, _shares(found, inverse), inverse, count)
-    every = [(found.theta[k], share, found.gains[k], *at) for k, share in zip(chosen, shares, strict=True)
-             if (at := points.part(k)) is not None]
-    status = next((one for *_, one, _ in every if one is not Status.CONVERGED), Status.CONVERGED)
+    every = [(k, share, at) for k, share in zip(chosen, shares, strict=True) if (at := points.part(k)) is not None]
+    theta, w = found.theta[[k for k, _, _ in every]], np.array([share for _, share, _ in every])
+    status = next((at[1] for _, _, at in every if at[1] is not Status.CONVERGED), Status.CONVERGED)
+    plain = tuple(at[0] for _, _, at in every)
+    known = [(share, at[2]) for _, share, at in every if at[2] is not None]
+    if not known:
+        return replace(_with_marginals(found, points, theta, w, plain), efficiency=points.efficiency), status
+    own = np.exp(-found.gains[[k for k, _, _ in every]])
+    uncorrected = _with_marginals(found.by_bounds, points, theta, w * own, plain)
+    flat = [(k, own * share, part) for k, own, at in every for share, part in shown_parts(at[2], at[0])]
+    theta, w = found.theta[[k for k, _, _ in flat]], np.array([share for _, share, _ in flat])
+    shown = _with_marginals(found, points, theta, w, tuple(part for _, _, part in flat))
+    kept = pooled([one for _, one in known], np.array([share for share, _ in known]))
+    return replace(shown, uncorrected=uncorrected, **{**kept, "error": max(shown.error, kept["error"])}), status
 
-    def make(theta: Array, weights: Array, parts: tuple[WeightPosterior, ...], plain: bool) -> Components:
-        return _with_marginals(found.by_bounds if plain else found, points, theta, weights, parts)
 
-    kept = [(theta, share, gain, part, own) for theta, share, gain, part, _, own in every]
-    return with_corrections(kept, make, points.corrector.efficiency), status
-
-
-def _with_marginals(found: SampledTheta, points: ThetaPoints, theta: Array, w: Array,
+def _with_marginals(found: SampledTheta, points: _Points, theta: Array, w: Array,
                     parts: tuple[WeightPosterior, ...]) -> Components:
     smoothed, khat, effective = found.smoothed, found.khat, found.n_effective
-    error = found.own_error if smoothed is None else float(np.nanmax([found.error, found.stated, 0.0]))
-    many, many_weights = found.heavy if smoothed is None else (smoothed.theta, smoothed.weights)
+    error = found.own_error if smoothed is None else float(np.nanmax([found.learnt, found.stated]))
+    many, many_weights = _heavy(found) if smoothed is None else (smoothed.theta, smoothed.weights)
     if smoothed is not None and found.smooth:
         khat, effective = smoothed.khat, smoothed.n_effective
     every, kept = found.coordinates.theta(many), found.coordinates.theta(theta)

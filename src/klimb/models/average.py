@@ -14,8 +14,10 @@ from typing import Any, final
 import numpy as np
 
 from klimb.infer.result import Result, Status
+from klimb.infer.start import sites_of_fit
+from klimb.latents.base import Posterior
 from klimb.latents.weights_posterior import WeightPosterior
-from klimb.models.adaptive import adaptively, calibrated
+from klimb.models.adaptive import HIGHER, adaptively, calibrated
 from klimb.models.components import LEAST_WEIGHT, SCORES, Components, marginal_quantiles, split_quantiles
 from klimb.models.correction import Correction, Corrector, doubtful, pooled, shown_parts
 from klimb.models.model import Model
@@ -30,8 +32,8 @@ from klimb.models.search import (
     axes_of,
     curvature,
     higher_peak,
+    within_limits,
 )
-from klimb.models.theta_points import with_corrections
 from klimb.numerics.arrays import Array
 from klimb.numerics.mixtures import mixture_moments, sd_beyond
 from klimb.numerics.surrogate import fit_surrogate, quadratics
@@ -100,22 +102,28 @@ class _Around:
     def efficiency(self) -> float:
         return self._correct.efficiency
 
-    def __call__(self, z: Array, bent: float = np.inf) -> tuple[float, _Point | None]:
-        """The objective relative to the peak, corrected where q's bound is not good enough; what is kept of the fit.
+    def __call__(self, z: Array, start: Posterior | None = None,
+                 bent: float = np.inf) -> tuple[float, Evaluated, _Point | None]:
+        """The objective relative to the peak, corrected where q's bound is not good enough; the fit, and what is kept.
 
         Nothing is kept where the bound is more than ``bent`` off a unit bowl.
         """
-        peak, found = self.peak, Evaluated(self.peak.model, self.peak.result, self.peak.objective)
+        peak, beyond = self.peak, 0.0
         if self._origin is not None and not z.any():
-            return 0.0, self._origin
+            return 0.0, Evaluated(peak.model, peak.result, peak.objective), self._origin
         if z.any():
-            found, plain, slope = self._evaluate.beside(peak, peak.model.at + self.A @ z, self._tol)
+            theta = peak.model.at + self.A @ z
+            inside, beyond = within_limits(peak.model.theta, theta)
+            found = self._evaluate(inside, start=peak.result.posterior if start is None else start, tol=self._tol)
             self._count += 1
             self._evaluate.tell("integrating", self._count, max(self._expected, self._count), peak.result.bound)
         else:
-            plain, slope = 0.0, self._evaluate.gradient(found)
+            found = Evaluated(peak.model, peak.result, peak.objective)
+        plain = found.objective - peak.objective - beyond
         if not found.possible or abs(plain + 0.5 * float(z @ z)) > bent:
-            return -np.inf, None
+            return -np.inf, found, None
+        if plain > HIGHER:
+            raise HigherGround(found.model.at, found.posterior)
         correction = self._correct(found.result) if plain > -CORRECTED else None
         predicted = None if correction is not None else self._predicted_gain(z)
         gain = correction.gain if correction is not None else (
@@ -126,9 +134,10 @@ class _Around:
             self._gains.append((z, gain))
         if not z.any():
             self.gain = gain
-        point = _Point(found.model.at, found.part(), found.status, plain, gain, correction, self.A.T @ slope)
+        slope = self.A.T @ self._evaluate.gradient(found) if not beyond else np.full(len(z), np.nan)
+        point = _Point(found.model.at, found.part(), found.status, plain, gain, correction, slope)
         self._origin = self._origin if z.any() else point
-        return plain + gain - self.gain, point
+        return plain + gain - self.gain, found, point
 
     def _predicted_gain(self, z: Array) -> float | None:
         """The gain by a quadratic through those nearer to the peak; None where they do not lie on one."""
@@ -203,18 +212,28 @@ def one_point(model: Model, result: Result, quantiles: Array | None = None,
 def _components(points: list[_Point], log_w: Array, quantiles: Array,
                 plain_quantiles: Array, probed: float) -> tuple[Components, Status]:
     """Of points with the logs of their weights; beside them what q's own bounds would have said."""
+    found, status = _plain_components([point.part for point in points], points, log_w, quantiles)
+    corrections = [point.correction for point in points]
+    if not any(corrections):
+        return replace(found, efficiency=probed), status
+    log_plain = log_w - np.array([point.gain for point in points])
+    plain, _ = _plain_components([point.part for point in points], points, log_plain, plain_quantiles)
+    every = [(part, point, log_own + np.log(share)) for point, log_own in zip(points, log_w, strict=True)
+             for share, part in shown_parts(point.correction, point.part)]
+    parts, owners, log_shares = zip(*every, strict=True)
+    found, status = _plain_components(list(parts), list(owners), np.array(log_shares), quantiles)
+    known = np.array([own is not None for own in corrections])
+    share = np.exp(log_w[known] - log_w[known].max())
+    return replace(found, uncorrected=plain, **pooled([own for own in corrections if own is not None], share)), status
 
-    def make(theta: Array, weights: Array, parts: tuple[WeightPosterior, ...], plain: bool) -> Components:
-        keep = np.flatnonzero(weights > LEAST_WEIGHT * weights.max())
-        return Components(weights[keep] / weights[keep].sum(), theta[keep], tuple(parts[k] for k in keep),
-                          plain_quantiles if plain else quantiles)
 
+def _plain_components(parts: list[WeightPosterior], points: list[_Point], log_w: Array,
+                      quantiles: Array) -> tuple[Components, Status]:
     weights = np.exp(log_w - np.logaddexp.reduce(log_w))
-    heavy = (one for one, weight in zip(points, weights, strict=True) if weight > LEAST_WEIGHT * weights.max())
-    status = next((one.status for one in heavy if one.status is not Status.CONVERGED), Status.CONVERGED)
-    every = [(one.theta, float(weight), one.gain, one.part, one.correction)
-             for one, weight in zip(points, weights, strict=True)]
-    return with_corrections(every, make, probed), status
+    keep = np.flatnonzero(weights > LEAST_WEIGHT * weights.max())
+    status = next((points[k].status for k in keep if points[k].status is not Status.CONVERGED), Status.CONVERGED)
+    return Components(weights[keep] / weights[keep].sum(), np.array([points[k].theta for k in keep]),
+                      tuple(parts[k] for k in keep), quantiles), status
 
 
 def _lattice(peak: Peak, A: Array, around: _Around) -> Averaged:
@@ -268,6 +287,7 @@ def _walk_lattice(around: _Around, spacing: float, values: dict[tuple[int, ...],
     """
     d = len(around.A)
     origin = (0,) * d
+    starts: dict[tuple[int, ...], Posterior] = {}
     queue: list[tuple[tuple[int, ...], tuple[int, ...]]] = [(origin, origin)]
     asked, best = {origin}, 0.0
     while queue and len(values) < MOST_NODES[d]:
@@ -275,9 +295,12 @@ def _walk_lattice(around: _Around, spacing: float, values: dict[tuple[int, ...],
         if node not in values and (low := _surely_low(node, parent, spacing, values, points)) is not None:
             values[node] = low
         elif node not in values:
-            values[node], point = around(spacing * np.array(node, dtype=float))
+            values[node], found, point = around(spacing * np.array(node, dtype=float), starts.get(parent))
             if point is not None:
                 points[node] = point
+                if found.posterior is not None:
+                    starts[node] = sites_of_fit(found.posterior, around.peak.result.posterior.latent)
+            del found  # before the next one is made
         best = max(best, values[node])
         if node not in points or values[node] < best - DROP:
             continue
@@ -287,6 +310,8 @@ def _walk_lattice(around: _Around, spacing: float, values: dict[tuple[int, ...],
                 if near not in asked:
                     asked.add(near)
                     queue.append((near, node))
+        waiting = {parent for _, parent in queue}
+        starts = {place: kept for place, kept in starts.items() if place in waiting}
     return not any(node not in values for node, _ in queue)
 
 
@@ -353,30 +378,40 @@ def _hermite(peak: Peak, A: Array, around: _Around) -> Averaged | None:
     lose its square. A tilt of the evidence against the bound only moves the bowl. None where any of it is too much.
     """
     d = len(A)
-    points, log_w = list[_Point](), list[float]()
+    found = list[tuple[Array, float, float, _Point]]()
     stretch, tilt, bent = np.ones((d, 2)), np.zeros(d), 0.0
-    for node in sorted((np.array(node, dtype=float) for node in product((0, 1, -1), repeat=d)), key=np.count_nonzero):
-        value, point = around(HERMITE * node, bent=BENT)
+    nodes = sorted((np.array(node, dtype=float) for node in product((0, 1, -1), repeat=d)), key=np.count_nonzero)
+    for node in nodes:
+        value, point = around(HERMITE * node, bent=BENT)[::2]  # the fit itself is let go before the next one
         square = 0.5 * HERMITE**2 * float(node @ node)
         if point is None:
             return None
-        points.append(point)
-        log_w.append(value + square + float(np.log(np.where(node == 0, 2.0 / 3.0, 1.0 / 6.0)).sum()))
+        found.append((HERMITE * node, float(np.prod(np.where(node == 0, 2.0 / 3.0, 1.0 / 6.0))), value, point))
+        gained = value - point.plain
         if np.count_nonzero(node) == 1:
             axis, sign = int(np.argmax(np.abs(node))), int(node.sum())
             stretch[axis, int(sign > 0)] = HERMITE / np.sqrt(-2.0 * point.plain)
-            tilt[axis] += 0.5 * sign * (value - point.plain) / HERMITE
+            tilt[axis] += 0.5 * sign * gained / HERMITE
             bent = max(bent, abs(point.plain + square))
         elif square:
             bent = max(bent, abs(value + square - HERMITE * float(tilt @ node)))
         if bent > BENT or np.abs(tilt).max() > TILTED:
             return None
     quantiles, plain = (split_quantiles(peak.model.at, A, stretch, centre) for centre in (tilt, np.zeros(d)))
-    components, status = _components(points, np.array(log_w), quantiles, plain, around.efficiency)
-    by_bounds = np.array(log_w) - [point.gain - around.gain for point in points]
-    evidence = peak.objective + float(np.logaddexp.reduce(by_bounds) + np.linalg.slogdet(A)[1])
-    return Averaged(replace(components, error=LOST * bent**2), evidence + 0.5 * d * np.log(2.0 * np.pi),
-                    status if peak.converged else peak.status)
+    averaged = _weighed(peak, A, around, found, quantiles, plain)
+    return replace(averaged, components=replace(averaged.components, error=LOST * bent**2))
+
+
+def _weighed(peak: Peak, A: Array, around: _Around, found: list[tuple[Array, float, float, _Point]], quantiles: Array,
+             plain_quantiles: Array) -> Averaged:
+    """Points by their masses under N(0, I) and by the objective."""
+    points = [point for *_, point in found]
+    volume = np.array([0.5 * float(place @ place) + np.log(share) for place, share, *_ in found])
+    components, status = _components(points, np.array([value for _, _, value, _ in found]) + volume, quantiles,
+                                     plain_quantiles, around.efficiency)
+    plain = np.array([point.plain for point in points]) + volume
+    evidence = peak.objective + float(np.logaddexp.reduce(plain)) + 0.5 * len(A) * np.log(2 * np.pi)
+    return Averaged(components, evidence + float(np.linalg.slogdet(A)[1]), status if peak.converged else peak.status)
 
 
 def worth_integrating(model: Any) -> bool:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, final
 
 import numpy as np
 
 from klimb.numerics.arrays import Array
-from klimb.numerics.pareto import RELIABLE, SmoothedWeights, smooth_log_weights
+from klimb.numerics.pareto import RELIABLE, smooth_log_weights
 from klimb.numerics.proposals import HalfLines, fit_students
 from klimb.numerics.surrogate import fit_surrogate, nearest_of
 
@@ -17,36 +18,13 @@ GOOD_KHAT, GOOD_EFFECTIVE = 0.5, 0.3  # where a round is the last one: k-hat, an
 COMPONENTS = 3  # t's that are fitted to the weights
 FALL = 12.0  # nats below the best up to which fits count for the surrogate between them
 ROUGHNESS = 0.5  # nats: its leave-one-out error up to which it is put to the test
+LEFT = 0.25  # share of what a test has taught that may be left
 SMOOTH = 0.05  # change of a mean in sd, or of an sd, by those points from which no more fits are asked for
 CAP = 0.3  # nats above the best that it may claim
-BEYOND = 1.3  # how far out it is tested and believed, over the farthest fit
+BEYOND = 1.3  # how far out it is tested, and then believed, over the farthest fit
 APART = 2.0  # root of the mean of squared distances, in sd, from the nearest fit up to which it is believed
 BESIDE = 2.0  # sds from a walk along a tail, up to which it is believed there
 MANY = 16_384  # points that it weighs
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Proposals:
-    """Densities that points were drawn from, with their numbers of draws."""
-
-    parts: tuple[tuple[int, Any], ...]
-
-    @property
-    def count(self) -> int:
-        return sum(count for count, _ in self.parts)
-
-    def log_density(self, theta: Array) -> Array:
-        """Of all together, each with its share of the draws."""
-        logs = [np.log(count / self.count) + one.log_density(theta) for count, one in self.parts]
-        return np.asarray(np.logaddexp.reduce(logs, axis=0))
-
-    @cached_property
-    def many(self) -> tuple[Array, Array]:
-        """Draws by those shares, and the log density there."""
-        found = np.vstack([one.draws(max(MANY * count // self.count, 1), seed=1000 + k)
-                           for k, (count, one) in enumerate(self.parts)])
-        return found, self.log_density(found)
 
 
 @final
@@ -64,12 +42,16 @@ class SampledTheta:
     gains: Array  # of evidence over bound, relative to that at the peak; part of the values
     drawn: Any  # places of the drawn ones
     log_weights: Array  # of those
-    proposals: Proposals
+    khat: float
+    n_effective: float
+    proposals: tuple[tuple[int, Any], ...]
     own_error: float = 0.0  # sampling error of an sd by these weights
     smooth: bool = False  # whether a surrogate has predicted the values at points of its own choice
     error: float = float("nan")  # by how much those points changed a mean in sd, or an sd; NaN before a test
+    before: float = float("nan")  # the same of the test before
     stated: float = float("nan")  # the same with what is printed, which moves with the origin of a covariate
     walked: Any = None  # places of fits along long tails, which say nothing of other directions
+    made: dict[Any, Any] = field(default_factory=dict, repr=False)  # what serves again
 
     @property
     def drawn_theta(self) -> Array:
@@ -80,45 +62,33 @@ class SampledTheta:
         """The same points under q's bounds alone."""
         if not self.gains.any():
             return self
-        return replace(self, values=self.values - self.gains, gains=np.zeros_like(self.gains),
-                       log_weights=self.log_weights - self.gains[self.drawn])
-
-    @cached_property
-    def _weighed(self) -> SmoothedWeights:
-        return smooth_log_weights(self.log_weights)
+        log_w = self.log_weights - self.gains[self.drawn]
+        smoothed = smooth_log_weights(log_w)
+        return replace(self, values=self.values - self.gains, gains=np.zeros_like(self.gains), log_weights=log_w,
+                       khat=smoothed.khat, n_effective=smoothed.effective)
 
     @property
     def weights(self) -> Array:
-        return self._weighed.normalised
+        smoothed = smooth_log_weights(self.log_weights).log_weights
+        w = np.exp(smoothed - smoothed.max())
+        return np.asarray(w / w.sum())
 
     @property
-    def khat(self) -> float:
-        return self._weighed.khat
-
-    @property
-    def n_effective(self) -> float:
-        return self._weighed.effective
-
-    @property
-    def heavy(self) -> tuple[Array, Array]:
-        """The drawn points that weigh something, and their weights."""
-        keep = self.weights > 1e-6 * self.weights.max()
-        return self.drawn_theta[keep], self.weights[keep] / self.weights[keep].sum()
+    def learnt(self) -> float:
+        """What tests of a surrogate leave of its error."""
+        return float(np.nanmax([self.error, min(LEFT * self.before, SMOOTH), 0.0]))
 
     @cached_property
-    def surrogate(self) -> SmoothedTheta | None:
-        """Many points by a surrogate; None where there is none."""
-        return _smoothed(self)
-
-    @property
     def smoothed(self) -> SmoothedTheta | None:
-        """The same; None where the points themselves know better."""
-        worse = self.khat < RELIABLE and self.error > max(self.own_error, SMOOTH)
-        return None if worse else self.surrogate
+        """Many points by a surrogate; None where there is none, or the points themselves know better."""
+        worse = self.khat < RELIABLE and self.learnt > max(self.own_error, SMOOTH)
+        return None if worse else smoothed_points(self, 1.0 if np.isnan(self.error) else BEYOND)
 
     def log_evidence(self) -> float:
         """The log of the integral of the objective, by many points where that can be: few have the noise of few."""
-        return self._weighed.log_mean if self.smoothed is None else self.smoothed.log_mean
+        if self.smoothed is not None:
+            return self.smoothed.log_mean
+        return float(np.logaddexp.reduce(self.log_weights)) - float(np.log(len(self.log_weights)))
 
 
 @final
@@ -135,16 +105,24 @@ class SmoothedTheta:
     beyond: Any  # which of the points lie farther out than any fit
 
 
-def _smoothed(found: SampledTheta) -> SmoothedTheta | None:
-    """Many points of theta with weights, for its marginals; None where they cannot be had.
+def smoothed_points(found: SampledTheta, reach: float = 1.0) -> SmoothedTheta | None:
+    """Many points of theta with weights, for its marginals; None where they cannot be had. The same is made once.
 
-    Nothing is claimed farther out than `BEYOND` times the farthest fit, but for the surroundings of walks along tails,
-    nor where no fit is near, or the nearest is too low to count.
+    Nothing is claimed farther out than ``reach`` times the farthest fit, but for the surroundings of walks along
+    tails, nor where no fit is near, or the nearest is too low to count.
 
     The objective is smooth in theta, so a surrogate through the fits says what it is between them: where its own
     leave-one-out errors are small, points by the thousand are weighted by it, and the noise of few points is gone.
     Proposals for those cost nothing, so they are fitted to the surrogate until its weights are good.
     """
+    walked = 0 if found.walked is None else len(found.walked)
+    of = reach, len(found.values), len(found.drawn), walked, bool(found.gains.any())
+    if found.made.get(of) is None:  # what was too rough may be asked for again after a test
+        found.made[of] = _smoothed(found, reach)
+    return found.made[of]  # type: ignore[no-any-return]
+
+
+def _smoothed(found: SampledTheta, reach: float) -> SmoothedTheta | None:
     weights, drawn, values = found.weights, found.drawn_theta, found.values
     share = np.full(len(values), 1.0 / len(weights))
     share[found.drawn] = weights
@@ -166,13 +144,14 @@ def _smoothed(found: SampledTheta) -> SmoothedTheta | None:
         return None
     if np.hypot(surrogate.error, 0.0 if above is None else above.error) > ROUGHNESS and not found.smooth:
         return None
-    farthest, most_off = float((every[aside] ** 2).sum(axis=1).max()), APART * len(root) ** 0.5
-    proposals = found.proposals
+    farthest, most_off = reach**2 * float((every[aside] ** 2).sum(axis=1).max()), APART * len(root) ** 0.5
+    if len(found.proposals) not in found.made:
+        found.made[len(found.proposals)] = _drawn(found.proposals)
+    proposals, many, log_q = found.made[len(found.proposals)]
     for left in (2, 1, 0):
-        many, log_q = proposals.many
         place, log_w, heights = (many - centre) @ inverse.T, np.full(len(many), -np.inf), np.zeros(len(many))
         beside = _distances(place, along) <= BESIDE
-        some = np.flatnonzero(beside | ((place**2).sum(axis=1) <= BEYOND**2 * farthest))
+        some = np.flatnonzero(beside | ((place**2).sum(axis=1) <= farthest))
         high, away = surrogate.near(place[some])
         heights[some] = np.minimum(high if above is None else high + above(place[some]), values.max() + CAP)
         some = some[beside[some] | (away <= np.minimum(most_off, _distances(place[some], low)))]
@@ -183,11 +162,19 @@ def _smoothed(found: SampledTheta) -> SmoothedTheta | None:
             break
         thin = max(len(many) // 4096, 1)
         students = found.coordinates.folded(fit_students(many[::thin], w[::thin], COMPONENTS, 0.02 * spread))
-        proposals = Proposals((*proposals.parts, (proposals.count, students)))
+        proposals, many, log_q = _drawn((*proposals, (sum(count for count, _ in proposals), students)))
     keep = w > 1e-6 * w.max()
-    beyond = ((place[keep] ** 2).sum(axis=1) > farthest) & ~beside[keep]
+    beyond = ((place[keep] ** 2).sum(axis=1) > farthest / reach**2) & ~beside[keep]
     return SmoothedTheta(many[keep], w[keep] / w[keep].sum(), heights[keep], smoothed.khat, smoothed.effective,
                          smoothed.log_mean, beyond)
+
+
+def _drawn(proposals: tuple[tuple[int, Any], ...]) -> tuple[tuple[tuple[int, Any], ...], Array, Array]:
+    """Proposals, draws of them by their shares, and the log density of all of them there."""
+    total = sum(count for count, _ in proposals)
+    many = np.vstack([proposal.draws(max(MANY * count // total, 1), seed=1000 + k)
+                      for k, (count, proposal) in enumerate(proposals)])
+    return proposals, many, mixture_log_density(many, proposals)
 
 
 def _distances(places: Array, points: Array) -> Array:
@@ -195,3 +182,10 @@ def _distances(places: Array, points: Array) -> Array:
     if not len(points):
         return np.full(len(places), np.inf)
     return np.asarray(np.sqrt(((places - points[nearest_of(places, points)]) ** 2).sum(axis=1)))
+
+
+def mixture_log_density(theta: Array, proposals: Sequence[tuple[int, Any]]) -> Array:
+    """Of the proposals together, each with its share of the draws."""
+    total = sum(count for count, _ in proposals)
+    logs = np.array([np.log(count / total) + proposal.log_density(theta) for count, proposal in proposals])
+    return np.asarray(np.logaddexp.reduce(logs, axis=0))

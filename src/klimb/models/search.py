@@ -38,7 +38,6 @@ NEAR, SMALL = 1.5, 0.5  # sds of theta that this step is at most, as counts gues
 LEAST_BENT = 0.03  # of a curvature with the sites held, over the largest
 LEAST_FALL, PAST = 0.2, 8.0  # nats per unit of theta by which a prior that ends falls so far beyond a search's limits
 PENALTY = 5.0  # for one that does not
-HIGHER = 0.5  # nats above the peak from which another one is climbed
 FLATTEST = 0.05  # smallest curvature taken at face value: below it a direction has sd 1 / sqrt(0.05)
 
 
@@ -134,21 +133,8 @@ class Evaluator:
         value = result.bound + here.theta.log_density(here.at)
         found = Evaluated(here, result, value if np.isfinite(value) else -np.inf)
         if np.isfinite(value) and (self.best is None or value > self.best.objective):
-            self.best = Best(here.at, sites_of_fit(result.posterior, None), value)
+            self.best = Best(here.at, self._only_sites(result.posterior), value)
         return found
-
-    def beside(self, peak: Peak, theta: Array, tol: float) -> tuple[Evaluated, float, Array]:
-        """The fit at ``theta``, or at the nearest point within the limits of the search; what it is above the peak.
-
-        And the gradient of that, NaN beyond those limits.
-        """
-        inside, beyond = within_limits(peak.model.theta, theta)
-        found = self(inside, start=peak.result.posterior, tol=tol)
-        above = found.objective - peak.objective - beyond
-        if above > HIGHER:
-            raise HigherGround(inside, found.posterior)
-        known = found.possible and not beyond
-        return found, above, self.gradient(found) if known else np.full(len(theta), np.nan)
 
     def _closed(self, here: Any) -> Evaluated:
         """Without a fit, where rows have Gaussian noise."""
@@ -166,6 +152,10 @@ class Evaluator:
         return Evaluated(here, None, value if np.isfinite(value) else -np.inf,
                          replace(exact, gradient=exact.gradient + slope))
 
+    def _only_sites(self, posterior: Posterior) -> Posterior:
+        """What another fit starts from, without latent and factor, which may be n x n matrices."""
+        return sites_of_fit(posterior, None)
+
     def objective(self, theta: Array) -> tuple[float, Array]:
         """For a climb: the objective and its gradient."""
         if not np.array_equal(theta, self.model.at):
@@ -174,7 +164,7 @@ class Evaluator:
         if not found.possible:
             return -np.inf, np.zeros_like(theta)
         if found.result is not None:
-            self._latest = sites_of_fit(found.result.posterior, None)
+            self._latest = self._only_sites(found.result.posterior)
         self.path.append(max(found.objective, self.path[-1]) if self.path else found.objective)
         self.tell("hyperparameters", len(self.path), 0, found.bound)
         gradient = self.gradient(found)
@@ -307,16 +297,21 @@ def curvature(peak: Peak, evaluate: Evaluator, *, rough: bool = False) -> Array:
         if held is not None:
             step = np.minimum(STEP, SMALL / np.sqrt(np.diagonal(held)))
     for j in range(theta.size):
-        sides = [] if here is None else [(float(theta[j]), here)]
-        for sign in (1.0, -1.0) if here is None else (-1.0 if theta[j] + step[j] > upper[j] else 1.0,):
+        sides, places = list[Array](), list[float]()
+        inwards = -1.0 if theta[j] + step[j] > upper[j] else 1.0
+        for sign in (inwards,) if rough else (1.0, -1.0):
             shifted = theta.copy()
             shifted[j] = np.clip(theta[j] + sign * step[j], lower[j], upper[j])
-            found = evaluate(shifted, start=peak.result.posterior, tol=CURVATURE_TOL if here is None else FIT_TOL)
-            sides.append((float(shifted[j]), evaluate.gradient(found)))
+            found = evaluate(shifted, start=peak.result.posterior, tol=FIT_TOL if rough else CURVATURE_TOL)
+            evaluate.tell("curvature", len(sides) + 1 + j * (1 if rough else 2), theta.size * (1 if rough else 2),
+                          peak.result.bound)
+            sides.append(evaluate.gradient(found))
+            places.append(float(shifted[j]))
             del found
-        evaluate.tell("curvature", j + 1, theta.size, peak.result.bound)
-        (place, slope), (other, beside) = sides
-        hessian[j] = -(slope - beside) / (place - other)
+        if here is not None:
+            sides.append(here)
+            places.append(float(theta[j]))
+        hessian[j] = -(sides[0] - sides[1]) / (places[0] - places[1])
     return 0.5 * (hessian + hessian.T)
 
 
