@@ -326,10 +326,10 @@ def _leading(result: Result) -> tuple[WeightPosterior | None, Array, float]:
     if problem is None or not problem.site.separable or unseen > UNSEEN or not _of_weights(result):
         return None, NOTHING, 1.0
     try:
-        part, third, growth = leading_moments(problem, posterior)
-    except InputError:  # no coordinates at this size
+        with np.errstate(over="raise", invalid="raise", divide="raise"):
+            return leading_moments(problem, posterior)
+    except (InputError, FloatingPointError):  # no coordinates at this size, or units whose cubes overflow
         return None, NOTHING, 1.0
-    return part, third if np.isfinite(third).all() else NOTHING, growth
 
 
 def _pooled_cubes(thirds: Sequence[Array], shares: Array) -> Array:

@@ -305,7 +305,7 @@ def leave_one_out(model: Any, components: Components, data: Observed) -> LeaveOn
         weights, components = same @ (weights / np.maximum(same.sum(axis=0), 1)), plain
         weights = weights if weights.any() else plain.weights
     keep = _affordable(weights, data.n)
-    prepared, every = model.prepare(None), list[Cavities]()
+    prepared, known = model.prepare(None), list[Cavities | None]()
     waiting = list[tuple[Site, Array, Array, Array]]()  # points of theta whose rows are looked at together
     for k in keep:
         here, part = model.moved(components.theta[k]), components.parts[k]
@@ -317,12 +317,14 @@ def leave_one_out(model: Any, components: Components, data: Observed) -> LeaveOn
         if k == keep[0]:
             y = site.validate(data.y)
         if part.couples:
-            every.append(coupled_cavities(site, y, m, part.within(functionals.L, functionals.rest)))
+            known.append(coupled_cavities(site, y, m, part.within(functionals.L, functionals.rest)))
         elif not v.any():  # a draw
-            every.append(Cavities(m, v, site.log_density(y, m), site, y))
+            known.append(Cavities(m, v, site.log_density(y, m), site, y))
         else:
+            known.append(None)
             waiting.append((site, m, v, here.slack[: m.size]))
-    every, shares = every or _of_points(waiting, y), weights[keep] / weights[keep].sum()
+    others, shares = iter(_of_points(waiting, y) if waiting else ()), weights[keep] / weights[keep].sum()
+    every = [next(others) if one is None else one for one in known]
     if plain is components and data.n <= FEW_ROWS * plain.parts[0].size:  # rows of a level, of which there are fewer
         own = [components.parts[k] for k in keep]
         every = _levels_left_out(model, components.theta[keep], own, shares, data, every)

@@ -101,8 +101,8 @@ def _judged(fit: Fit, facts: list[Fact]) -> Verdict:
         left = float(np.nanmax([engine.number, PRECISION + REMAINING * ratio]))
         return engine if engine.word == "doubt" or small else Verdict(
             "corrected", left, OF_SD, "The numbers shown are corrected to leading order and can be used (sds right to "
-            f"about {left:.1%}): without that they would be off by up to {shift:.2f} sd in a mean and {ratio:.0%} in "
-            "an sd (fit.uncorrected).")
+            f"about {left:.1%}): by the bound instead of the evidence they would be off by up to {shift:.2f} sd in a "
+            f"mean and {ratio:.0%} in an sd (fit.uncorrected).")
     facts += [Fact("largest change of a mean by the correction", f"{shift:.2f} sd"),
               Fact("largest change of an sd", f"{ratio:.1%}"),
               Fact("effective draws behind it", f"{components.efficiency:.0%}")]
