@@ -30,9 +30,9 @@ import numpy.typing as npt
 
 from klimb.active.inclusion import expected_gamma, plain_site
 from klimb.active.marginals import Drift, Marginals, Snapshot
-from klimb.active.pool import Index, Mask, row_vector, take_rows
+from klimb.active.pool import row_vector, take_rows
 from klimb.active.scores import Candidates, Score, classifier_uncertainty
-from klimb.numerics.arrays import Array, pieces
+from klimb.numerics.arrays import Array, Index, Mask, pieces
 from klimb.numerics.lazy import ndimage
 from klimb.sites import Logistic, Probit, Site
 

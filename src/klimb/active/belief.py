@@ -21,7 +21,7 @@ from typing import final
 
 import numpy as np
 
-from klimb.active.pool import Index, take_rows, times_each
+from klimb.active.pool import take_rows, times_each
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.latents import Posterior, Weights
 from klimb.latents.kernel import DenseFactor, kernel_factor
@@ -30,7 +30,7 @@ from klimb.linalg.krylov import lanczos, simplest_preconditioner, solve
 from klimb.linalg.matrix import CsrDesign, DesignMatrix
 from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators import as_operator
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, Index
 from klimb.numerics.dense import cholesky, row_blocks, threads_for, triangular_inverse
 
 PRECISE = 1e-5  # share of a deviation that inclusions may leave and still be told from rounding

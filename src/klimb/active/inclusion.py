@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb.infer.start import DIFFERENCE, newton_step
-from klimb.numerics.adaptive import Rows
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, Index
 from klimb.numerics.search import monotone_root
 from klimb.numerics.special import exponentials, legendre
 from klimb.sites import Expectation, Site, SuperGaussian
@@ -143,7 +142,7 @@ def _local_site(site: SuperGaussian, y: Array, m: Array, v: Array) -> tuple[Arra
     """The minimiser of phi_i, convex in 1/gamma: there the bound that touches at E (s - c)^2 has this very gamma."""
     odd, centre = site.site.symmetry(y)
 
-    def excess(rows: Rows, log_gamma: Array) -> Array:
+    def excess(rows: Index, log_gamma: Array) -> Array:
         """log gamma less the log of the gamma that the new marginal asks for: negative below the minimiser."""
         gamma = np.exp(log_gamma)
         new_v = v[rows] / (1.0 + gamma * v[rows])

@@ -25,10 +25,9 @@ import numpy as np
 from scipy.special import factorial
 
 from klimb.active.inclusion import expected_gamma, plain_site, response_nodes
-from klimb.active.pool import Index
 from klimb.errors import InputError
-from klimb.numerics.adaptive import Rows, gaussian_average
-from klimb.numerics.arrays import Array, pieces, slices
+from klimb.numerics.adaptive import gaussian_average
+from klimb.numerics.arrays import Array, Index, pieces, slices
 from klimb.numerics.softplus import folded_moments
 from klimb.numerics.special import hermite, legendre
 from klimb.sites import Gaussian, Logistic, Offset, Site, SuperGaussian
@@ -83,7 +82,7 @@ def _summed(site: Site, m: Array, v: Array, low: Array, high: Array) -> Array:
     """Sum over y of p(y) KL(p(s|y) || p(s))."""
     total = np.zeros_like(m)
 
-    def add(rows: Rows, y: Array, weight: float) -> None:
+    def add(rows: Index, y: Array, weight: float) -> None:
         total[rows] += weight * _divergence(site.rows(rows), y, m[rows], v[rows], relative=False)
 
     for k in range(min(int((high - low).max()) + 1, ONE_BY_ONE)):
@@ -111,7 +110,7 @@ def _divergence(site: Site, y: Array, m: Array, v: Array, *, relative: bool) -> 
     log_mean = np.where(np.isfinite(log_mean), log_mean, -1e300)  # an observation that never happens
     log_scale = log_mean if relative else np.zeros_like(m)
 
-    def terms(rows: Rows, s: Array) -> Array:
+    def terms(rows: Index, s: Array) -> Array:
         here = site.rows(rows)
         with np.errstate(all="ignore"):
             log_p = here.point(y[rows], s).value + np.broadcast_to(here.constant(y[rows]), rows.shape)
@@ -218,7 +217,7 @@ def _class_information(site: Site, m: Array, v: Array) -> Array:
     labels = site.labels()
     marginal = [site.log_predictive(np.full_like(m, label), m, v) for label in labels]
 
-    def terms(rows: Rows, s: Array) -> Array:
+    def terms(rows: Index, s: Array) -> Array:
         here = site.rows(rows)
         total = np.zeros_like(s)
         for label, log_mean in zip(labels, marginal, strict=True):

@@ -15,12 +15,12 @@ from klimb.active.belief import Belief, CrossProducts
 from klimb.active.inclusion import include, plain_site
 from klimb.active.marginals import Marginals, Snapshot, Targets, WorkCounts
 from klimb.active.model import linear_model
-from klimb.active.pool import Index, Mask, as_pool, check_count, check_rows, fingerprint
+from klimb.active.pool import as_pool, check_count, check_rows, fingerprint
 from klimb.active.scores import Score, as_score, no_preference
 from klimb.errors import InputError, require
 from klimb.infer.result import Result
 from klimb.linalg.matrix import DesignMatrix
-from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.arrays import Array, Index, Mask, as_float
 from klimb.sites import Logistic, Prediction, Site
 
 STATE_VERSION = 1

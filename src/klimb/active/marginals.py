@@ -25,9 +25,9 @@ import numpy as np
 
 from klimb.active.belief import Belief
 from klimb.active.inclusion import Inclusion, include
-from klimb.active.pool import Index, block_products, row_vector
+from klimb.active.pool import block_products, row_vector
 from klimb.linalg.matrix import DesignMatrix
-from klimb.numerics.arrays import Array, pieces
+from klimb.numerics.arrays import Array, Index, pieces
 from klimb.sites.base import Site
 
 SOLVED_AT_ONCE = 64  # right-hand sides of one block of solves

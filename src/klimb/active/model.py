@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from klimb.active.belief import Belief, CrossProducts, DualBelief, PriorBelief, belief_of, krylov_belief
-from klimb.active.pool import Index, check_count, labelled_rows, take_rows
+from klimb.active.pool import check_count, labelled_rows, take_rows
 from klimb.errors import InputError, require
 from klimb.infer.loop import infer
 from klimb.infer.result import Result
@@ -13,7 +13,7 @@ from klimb.infer.start import start_at
 from klimb.latents import Posterior, Weights
 from klimb.latents.prior import WeightPrior
 from klimb.linalg.matrix import DesignMatrix, PairedDesign, as_design
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, Index
 from klimb.numerics.lazy import scipy_sparse
 from klimb.sites import Laplace, Site, Stack, SuperGaussian
 

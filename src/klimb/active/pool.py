@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
-from typing import Any, TypeAlias, final
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
@@ -10,12 +10,9 @@ import numpy.typing as npt
 from klimb.errors import InputError, require
 from klimb.linalg import matrix as designs
 from klimb.linalg.matrix import BlockedDesign, CsrDesign, DenseDesign, DesignMatrix, SparseDesign, as_design
-from klimb.numerics.arrays import Array, as_float, finite_sum
+from klimb.numerics.arrays import Array, Index, as_float, finite_sum
 from klimb.numerics.dense import row_blocks
 from klimb.numerics.lazy import blas, scipy_sparse
-
-Index: TypeAlias = npt.NDArray[np.intp]
-Mask: TypeAlias = npt.NDArray[np.bool_]
 
 FINGERPRINT_ROWS = 512
 MOST_PAIRED = 1000  # columns up to which products of pairs are worth storing: beyond, labels are fewer than columns

@@ -11,10 +11,9 @@ from typing import Any, final
 import numpy as np
 
 from klimb.active import ActiveLearner
-from klimb.active.pool import Index
 from klimb.active.scores import Score
 from klimb.errors import InputError, require
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, Index
 from klimb.numerics.lazy import scipy_sparse
 
 

@@ -16,9 +16,8 @@ from contextlib import contextmanager
 from typing import TypeAlias, final
 
 import numpy as np
-import numpy.typing as npt
 
-from klimb.numerics.arrays import Array, slices
+from klimb.numerics.arrays import Array, Index, slices
 from klimb.numerics.dense import threads_for
 
 TILE_COLUMNS = 512
@@ -96,7 +95,7 @@ def pull_square(pairs: Pairs, G: Array) -> None:
                 pairs.pull(rows, columns, both)
 
 
-Close: TypeAlias = "tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]] | None"
+Close: TypeAlias = "tuple[Index, Index] | None"
 
 DIRECT_COLUMNS = 3  # up to here differences cost no more than the product and its repair
 CLOSE = 1e-3  # r^2 / (|x|^2 + |z|^2) below which the product has lost too many digits
@@ -170,7 +169,7 @@ class SquaredDistances:
             out[i, j] = np.einsum("pd,pd->p", steps, steps)
         return i, j
 
-    def _steps(self, rows: slice, columns: slice, close: tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]) -> Array:
+    def _steps(self, rows: slice, columns: slice, close: tuple[Index, Index]) -> Array:
         """(x_i - z_j) / l for some pairs of a tile."""
         return np.asarray((self._left[rows.start + close[0]] - self._right[columns.start + close[1]]) * self._inverse)
 
@@ -226,7 +225,7 @@ class SquaredDistances:
             self.right_sums[columns] += column_sums[:, None] * w - M.T @ u
 
     def _pull_close(self, rows: slice, columns: slice, M: Array,
-                    close: tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]) -> None:
+                    close: tuple[Index, Index]) -> None:
         """The close pairs by their differences; their entries of M are then zero."""
         i, j = close
         weights = M[i, j]

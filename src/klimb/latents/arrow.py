@@ -9,17 +9,9 @@ from functools import cached_property
 from typing import Any, ClassVar, final
 
 import numpy as np
-import numpy.typing as npt
 
-from klimb.latents.weights_posterior import (
-    Index,
-    WeightPosterior,
-    pooled_root,
-    register,
-    root_block_covariance,
-    with_rest,
-)
-from klimb.numerics.arrays import Array
+from klimb.latents.weights_posterior import WeightPosterior, pooled_root, register, root_block_covariance, with_rest
+from klimb.numerics.arrays import Array, Index
 from klimb.numerics.dense import row_blocks, threads_for
 
 
@@ -34,7 +26,7 @@ class ArrowRows:
     """
 
     X: Array
-    codes: npt.NDArray[np.intp]
+    codes: Index
     values: Array
     sparse: Any = None
     cells: Any = None
@@ -204,7 +196,7 @@ class ArrowWeights(LevelPosterior):
             return np.asarray(root_block_covariance(pull, k) + self.level_cov[levels].sum(axis=0))
         return super().block_covariance(at, k)
 
-    def _seen(self, L: ArrowRows, rows: slice) -> tuple[Array, Array, npt.NDArray[np.intp]]:
+    def _seen(self, L: ArrowRows, rows: slice) -> tuple[Array, Array, Index]:
         """How rows move with e, their values (0 for levels never seen) and a level of each."""
         codes = L.codes[rows]
         t = np.where((codes >= 0)[:, None], L.values[rows], 0.0)
@@ -263,7 +255,7 @@ def block_roots(blocks: Array) -> Array:
     return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :])
 
 
-def own_variances(t: Array, blocks: Array, level: npt.NDArray[np.intp]) -> Array:
+def own_variances(t: Array, blocks: Array, level: Index) -> Array:
     """t_i' blocks_l t_i."""
     if t.shape[1] == 1:
         return np.asarray(t[:, 0] ** 2 * blocks[level, 0, 0])

@@ -11,10 +11,10 @@ import numpy as np
 from klimb.errors import InputError
 from klimb.latents.base import Posterior
 from klimb.latents.implicit import Implicit
-from klimb.latents.weights_posterior import Index, WeightPosterior
+from klimb.latents.weights_posterior import WeightPosterior
 from klimb.linalg.matrix import DesignMatrix
 from klimb.linalg.operators import as_operator
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, Index
 
 
 @final

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError, require
-from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.arrays import Array, Index, as_float
 from klimb.numerics.dense import psd_square_root, row_blocks
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Factor(ABC):
         """The same where nobody will ask for variances, which ``smooth`` may compute beside it."""
         return self.smooth(b)
 
-    def smooth_rows(self, rows: npt.NDArray[np.intp], B: Array) -> Array:
+    def smooth_rows(self, rows: Index, B: Array) -> Array:
         """V b at some ``rows``, for several b that have entries, those of ``B``, only there."""
         whole = np.zeros((len(self.gamma), B.shape[1]))
         whole[rows] = B
@@ -76,7 +76,7 @@ class Factor(ABC):
         """
         return None
 
-    def covariance_of(self, rows: npt.NDArray[np.intp]) -> Array | None:
+    def covariance_of(self, rows: Index) -> Array | None:
         """The block of V of some sites, lower triangle; None as for ``covariance``."""
         V = self.covariance()
         return None if V is None else V[np.ix_(rows, rows)]
@@ -199,7 +199,7 @@ class Latent(ABC):
     def factor(self, gamma: Array) -> Factor:
         """Factorise the posterior precision, or raise `NotPositiveDefiniteError` where q would be improper."""
 
-    def thin(self, rows: npt.NDArray[np.intp]) -> Latent | None:
+    def thin(self, rows: Index) -> Latent | None:
         """The same prior seen by some of the data only, for a cheap first fit; None where that would not be cheap.
 
         ``rows`` are data, not sites, where a datum has several latent values.
@@ -303,7 +303,7 @@ class Latent(ABC):
         return None
 
     @classmethod
-    def rows_of(cls, X: Any, codes: npt.NDArray[np.intp], values: Array, n_levels: int, sparse: Any = None) -> Any:
+    def rows_of(cls, X: Any, codes: Index, values: Array, n_levels: int, sparse: Any = None) -> Any:
         """Rows of a linear model in the form that ``detach(posterior).at`` takes; ``sparse`` as in `LinearParts`."""
         from klimb.latents.linear import dense_rows
 
@@ -343,7 +343,7 @@ def checked_outputs(n_outputs: int, n_sites: int) -> int:
     return n_outputs
 
 
-def sites_of(data: npt.NDArray[np.intp], n_outputs: int, n_sites: int) -> npt.NDArray[np.intp]:
+def sites_of(data: Index, n_outputs: int, n_sites: int) -> Index:
     """The sites of some data, output by output.
 
     >>> sites_of(np.array([0, 2]), 2, 6)

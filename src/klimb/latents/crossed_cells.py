@@ -12,17 +12,15 @@ from functools import cached_property
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 
 from klimb.latents.linear import side_by_side
 from klimb.linalg.matrix import DenseDesign
-from klimb.numerics.arrays import Array, pieces, slices
+from klimb.numerics.arrays import Array, Index, pieces, slices
 
 DENSE_GAIN = 250.0  # how much faster a multiplication is in a dense product than one by gathers
 BLOCK = 2**20  # numbers of a temporary array
 SAME_RATIO = 8 * np.finfo(float).eps
 
-Index = npt.NDArray[np.intp]
 
 
 @final

@@ -25,12 +25,12 @@ from klimb._stored import stored
 from klimb.latents.arrow import ArrowRows, own_variances
 from klimb.latents.crossed_cells import padded
 from klimb.latents.crossed_weights import CrossedPosterior, seen
-from klimb.latents.weights_posterior import Index, register
+from klimb.latents.weights_posterior import register
 from klimb.linalg.krylov import simplest_preconditioner, solve
 from klimb.linalg.krylov.cg import InverseRoots, inverse_roots
 from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators import SparseOperator
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, Index
 from klimb.numerics.dense import row_blocks
 from klimb.numerics.lazy import scipy_sparse
 

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from klimb.latents.arrow import ArrowRows, LevelPosterior, own_variances
 from klimb.latents.crossed_cells import BLOCK, padded
-from klimb.latents.weights_posterior import Index, register, root_block_covariance, root_covariances, with_rest
-from klimb.numerics.arrays import Array
+from klimb.latents.weights_posterior import register, root_block_covariance, root_covariances, with_rest
+from klimb.numerics.arrays import Array, Index
 from klimb.numerics.dense import row_blocks, threads_for
 
 DENSE = 4e6  # numbers of T up to which it is held dense where rows ask for it
@@ -38,7 +38,7 @@ class CrossedPosterior(LevelPosterior):
     dense: Array
     cells: Array
     columns: npt.NDArray[np.int32]
-    starts: npt.NDArray[np.intp]
+    starts: Index
 
     @property
     @abstractmethod

@@ -7,8 +7,8 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from klimb.latents.weights_posterior import Index, WeightPosterior, register
-from klimb.numerics.arrays import Array
+from klimb.latents.weights_posterior import WeightPosterior, register
+from klimb.numerics.arrays import Array, Index
 
 
 @register

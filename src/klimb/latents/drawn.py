@@ -8,8 +8,8 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from klimb.latents.arrow import ArrowRows
-from klimb.latents.weights_posterior import Index, WeightPosterior, register, with_rest
-from klimb.numerics.arrays import Array
+from klimb.latents.weights_posterior import WeightPosterior, register, with_rest
+from klimb.numerics.arrays import Array, Index
 
 
 @register

@@ -15,7 +15,6 @@ from functools import cached_property
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 
 from klimb.errors import InputError, require
 from klimb.latents.base import Factor, Latent, Posterior, Product, mean_at
@@ -28,7 +27,7 @@ from klimb.linalg.matrix import as_design
 from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators import Operator, SparseOperator, StackedOperator, as_operator, as_real_pairs
 from klimb.linalg.variances import LogDet, Variances, estimate, log_det
-from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.arrays import Array, Index, as_float
 from klimb.numerics.dense import cholesky, symmetric_from_lower, triangular_inverse, triangular_solve
 
 LOG_TWO_PI = float(np.log(2.0 * np.pi))
@@ -186,7 +185,7 @@ class Implicit(Latent):
         return NormalMatrix(shift, [*parts, *self._data_part()])
 
     @cached_property
-    def _edges(self) -> npt.NDArray[np.intp]:
+    def _edges(self) -> Index:
         return np.cumsum([part.shape[0] for part in _parts(self.B)])[:-1]
 
     def _data_part(self) -> list[tuple[Operator, Array]]:

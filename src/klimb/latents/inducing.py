@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 
 from klimb.errors import InputError, require
 from klimb.latents.base import Latent, Posterior, asked, mean_at, variances_at
@@ -17,7 +16,7 @@ from klimb.latents.costs import Option, Shape, inducing
 from klimb.latents.weights import PrimalFactor, Weights
 from klimb.latents.weights_posterior import DenseWeights
 from klimb.linalg.matrix import BlockedDesign, DenseDesign, DesignMatrix
-from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.arrays import Array, Index, as_float
 from klimb.numerics.dense import Whitener, check_symmetric, psd_square_root, row_blocks, threads_for, triangular_solve
 
 
@@ -112,7 +111,7 @@ class Inducing(Latent):
     factor = asked("_weights", "factor")
     design = asked("_weights", "design")
 
-    def thin(self, rows: npt.NDArray[np.intp]) -> Latent | None:
+    def thin(self, rows: Index) -> Latent | None:
         weights = self._weights.thin(rows)
         if weights is None:
             return None

@@ -16,7 +16,7 @@ from klimb.latents.coordinates import Coordinates, DenseCoordinates
 from klimb.latents.costs import Option, Shape, kernel
 from klimb.latents.shocks import MOST_REDUCED, Shocks
 from klimb.numerics import dense
-from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.arrays import Array, Index, as_float
 
 if TYPE_CHECKING:
     from klimb.latents.kernel_weights import KernelWeights
@@ -105,7 +105,7 @@ class KernelFactor(DenseFactor):
             v[weak] = self._weak_variances(np.flatnonzero(weak))
         return np.asarray(v)
 
-    def _weak_variances(self, sites: npt.NDArray[np.intp]) -> Array:
+    def _weak_variances(self, sites: Index) -> Array:
         """k_ii - |L^-1 G^1/2 K e_i|^2, in blocks of columns."""
         out = np.empty(len(sites))
         for block in dense.row_blocks(len(sites), len(self.gamma)):
@@ -114,7 +114,7 @@ class KernelFactor(DenseFactor):
             out[block] = positive(prior - np.einsum("ij,ij->j", W, W), prior)
         return out
 
-    def explained_root(self, sites: npt.NDArray[np.intp] | slice) -> Array:
+    def explained_root(self, sites: Index | slice) -> Array:
         """W = L^-1 G^1/2 K for some columns: V = K - W'W."""
         from scipy.linalg.blas import dtrmm
 
@@ -187,7 +187,7 @@ class KernelFactor(DenseFactor):
             V[weak] = columns.T
         return np.asarray(V)
 
-    def _weak_columns(self, weak: npt.NDArray[np.intp]) -> Array:
+    def _weak_columns(self, weak: Index) -> Array:
         """Columns of V of sites that say nearly nothing: K e_i - K G^1/2 B^-1 G^1/2 K e_i."""
         from scipy.linalg.blas import dtrmm
 
@@ -213,7 +213,7 @@ class KernelFactor(DenseFactor):
         R.flat[:: len(R) + 1] = 1.0
         return np.asarray(R)
 
-    def covariance_of(self, rows: npt.NDArray[np.intp]) -> Array:
+    def covariance_of(self, rows: Index) -> Array:
         if (self.gamma[rows] * np.diagonal(self._K)[rows]).min() < WEAK_SITE:
             W = self.explained_root(rows)
             return np.asarray(self._K[np.ix_(rows, rows)] - W.T @ W)

@@ -13,8 +13,8 @@ from klimb.errors import InputError, require
 from klimb.latents.base import Posterior, draws_from
 from klimb.latents.kernel import DenseFactor, kernel_factor
 from klimb.latents.markov import Markov
-from klimb.latents.weights_posterior import Index, WeightPosterior, register, with_rest
-from klimb.numerics.arrays import Array, as_float
+from klimb.latents.weights_posterior import WeightPosterior, register, with_rest
+from klimb.numerics.arrays import Array, Index, as_float
 from klimb.numerics.dense import psd_square_root, row_blocks, symmetric_from_lower, threads_for
 
 

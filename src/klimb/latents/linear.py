@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, Index
 
 
 @final
@@ -27,7 +26,7 @@ class LinearParts:
     mean: Array  # (B,)
     cov: Array  # (B,) variances or (B, B)
     slack: Array  # (n,)
-    codes: npt.NDArray[np.intp]
+    codes: Index
     values: Array  # (n, k)
     n_levels: int = 0
     group_cov: Array | None = None  # (k, k)
@@ -60,7 +59,7 @@ def side_by_side(columns: Sequence[Any]) -> Any:
     return csr_matrix(hstack([csr_matrix(one) for one in columns], format="csr"))
 
 
-def dense_rows(X: Any, codes: npt.NDArray[np.intp], values: Array, n_levels: int, sparse: Any = None) -> Any:
+def dense_rows(X: Any, codes: Index, values: Array, n_levels: int, sparse: Any = None) -> Any:
     """Shared columns, then a column for each coefficient of each level; levels never seen add nothing."""
     if sparse is not None:
         X = np.hstack([X, sparse.toarray()])

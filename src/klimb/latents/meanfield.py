@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.latents.base import Factor, Latent, Posterior, asked
@@ -16,7 +15,7 @@ from klimb.latents.implicit import Implicit
 from klimb.latents.weights import Form, Weights, new_design
 from klimb.latents.weights_posterior import DenseWeights
 from klimb.linalg.matrix import DenseDesign, DesignMatrix
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, Index
 from klimb.numerics.dense import triangular_solve
 
 
@@ -109,7 +108,7 @@ class MeanField(Latent):
     def factor(self, gamma: Array) -> MeanFieldFactor:
         return MeanFieldFactor(self.full.factor(gamma), self._squares, self._precision, self._prior_logdet)
 
-    def thin(self, rows: npt.NDArray[np.intp]) -> MeanField | None:
+    def thin(self, rows: Index) -> MeanField | None:
         full = self.full.thin(rows)
         return None if full is None else MeanField.of(full)
 

@@ -12,14 +12,13 @@ import numpy as np
 from klimb.latents.base import draws_from
 from klimb.latents.weights_posterior import (
     DenseWeights,
-    Index,
     WeightPosterior,
     functionals,
     pooled_root,
     register,
     root_covariances,
 )
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, Index
 
 
 @register

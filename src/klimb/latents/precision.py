@@ -33,11 +33,10 @@ from klimb.latents.costs import Option, Shape, sparse_factor
 from klimb.latents.linear import LinearParts, side_by_side
 from klimb.latents.precision_weights import SparseWeights
 from klimb.linalg.analysis import SelectedFactor, analysed, lower_triangle
-from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.arrays import Array, Index, Mask, as_float
 from klimb.numerics.dense import cholesky, log_det_from_cholesky, psd_square_root, row_blocks, triangular_inverse
 from klimb.numerics.lazy import scipy_sparse
 
-Index = npt.NDArray[np.intp]
 SHARED = 0.25  # share of the rows from which on a column stands in the border
 SEEN = 1e-9  # of the largest site: what the sites must say of constrained directions to do without pinned nodes
 FEW = 200  # sites up to which Newton directions, which take all covariances, pay beside a sparse factor
@@ -117,7 +116,7 @@ class Layouts:
         return bool(self._apart and (self._seen @ gamma > SEEN * np.abs(gamma).max(initial=0.0)).all())
 
 
-def _pinned(constraints: Array, shared: npt.NDArray[np.bool_]) -> Index:
+def _pinned(constraints: Array, shared: Mask) -> Index:
     """One node for every constraint, such that the constraints determine these given all the others."""
     from scipy.linalg import qr
 

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from klimb._stored import SKIPPED
-from klimb.latents.weights_posterior import Index, WeightPosterior, register, with_rest
+from klimb.latents.weights_posterior import WeightPosterior, register, with_rest
 from klimb.linalg.analysis import SelectedFactor, analysed, lower_triangle
 from klimb.linalg.ordering import transposition
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, Index
 from klimb.numerics.dense import psd_square_root, row_blocks
 from klimb.numerics.lazy import scipy_sparse
 

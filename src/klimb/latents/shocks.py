@@ -14,13 +14,12 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
-import numpy.typing as npt
 
 from klimb.latents.arrow import ArrowRows, ArrowWeights
 from klimb.latents.crossed_weights import CrossedWeights
 from klimb.latents.output_posteriors import CoupledOutputs
 from klimb.latents.weights_posterior import DenseWeights, WeightPosterior
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, Index
 
 if TYPE_CHECKING:
     from klimb.latents.base import Posterior
@@ -78,9 +77,9 @@ class _CrossedRows:
 
     q: CrossedWeights
     L: ArrowRows
-    order: npt.NDArray[np.intp]
+    order: Index
 
-    def __getitem__(self, rows: npt.NDArray[np.intp]) -> Array | _CrossedRows:
+    def __getitem__(self, rows: Index) -> Array | _CrossedRows:
         some = self.order[rows]
         return _CrossedRows(self.q, self.L, some) if self.q.n_shocks > MOST_SHARED else self.q.moved(self.L, some)
 
@@ -107,9 +106,9 @@ class Shocks:
     own: Array  # (L, k, k): roots of the levels' covariances given e
     shared_rows: Any  # (N, R): r_i; of crossed factors only those that are asked for by an index
     level_rows: Array  # (N, k): s_i
-    order: npt.NDArray[np.intp]  # original position of each row
-    starts: npt.NDArray[np.intp]  # where the runs of the levels begin
-    present: npt.NDArray[np.intp]  # level of each run
+    order: Index  # original position of each row
+    starts: Index  # where the runs of the levels begin
+    present: Index  # level of each run
     outputs: int = 1  # latent values of a datum, whose weights come output by output
     unseen: Array = field(default_factory=lambda: np.zeros((0, 0)))  # roots in directions that no row sees
     remade: Callable[[Array, Array], WeightPosterior] | None = None  # q from the mean and a root of e, if not by ``q``
@@ -191,7 +190,7 @@ class Shocks:
         rows = self.shared_rows
         return np.asarray(e @ rows.T) if isinstance(rows, np.ndarray) else rows.along(e)
 
-    def some(self, runs: npt.NDArray[np.intp]) -> Shocks:
+    def some(self, runs: Index) -> Shocks:
         """The rows of some levels alone."""
         counts = np.diff(np.append(self.starts, len(self.order)))[runs]
         starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.intp)

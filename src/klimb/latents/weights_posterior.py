@@ -14,16 +14,13 @@ from functools import cached_property
 from typing import Any, ClassVar, TypeVar, final
 
 import numpy as np
-import numpy.typing as npt
 
 from klimb._stored import stored
 from klimb.errors import InputError
 from klimb.latents.base import draws_from
 from klimb.linalg.matrix import DesignMatrix, as_design
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, Index
 from klimb.numerics.dense import row_blocks, threads_for
-
-Index = npt.NDArray[np.intp]
 
 
 class WeightPosterior(ABC):

@@ -14,16 +14,14 @@ from functools import cached_property
 from typing import Any, TypeAlias, final
 
 import numpy as np
-import numpy.typing as npt
 
 from klimb.errors import NotPositiveDefiniteError
 from klimb.linalg.chains import marginal_covariances, product, product_tn, solve_band, solve_lower, symmetric
 from klimb.linalg.sparse_cholesky import SparseCholesky, SymbolicCholesky
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, Index
 from klimb.numerics.lazy import csgraph, lapack
 
 WIDEST = 6  # bands below the diagonal up to which this is faster than fronts
-Index = npt.NDArray[np.intp]
 
 
 def lower_triangle(pattern: Any) -> Index:

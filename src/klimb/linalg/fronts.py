@@ -13,8 +13,8 @@ from typing import Any, final
 
 import numpy as np
 
-from klimb.linalg.ordering import Dissection, Integers, Mask, dissect, invented_coordinates, transposition
-from klimb.numerics.arrays import Array
+from klimb.linalg.ordering import Dissection, Integers, dissect, invented_coordinates, transposition
+from klimb.numerics.arrays import Array, Mask
 
 Places = Integers | slice
 FREE, SLICE = 20, 40  # slices that cost as much as one indexed addition, and entries of it that cost one more slice

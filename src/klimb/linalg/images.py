@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from klimb.errors import InputError, require
 from klimb.linalg.operators import Operator, SparseOperator, as_operator
-from klimb.numerics.arrays import Array, ArrayLike, as_float
+from klimb.numerics.arrays import Array, ArrayLike, Index, Mask, as_float
 from klimb.numerics.lazy import scipy_fft, scipy_sparse
 
 __all__ = ["Operator", "convolution", "gradients", "identity", "partial_fourier", "selection", "stack", "wavelet"]
@@ -214,7 +214,7 @@ class PartialFourier(Operator):
     Computed by transforms of real data: a coefficient in the half that is not stored is the conjugate of its mirror.
     """
 
-    def __init__(self, mask: npt.NDArray[np.bool_]) -> None:
+    def __init__(self, mask: Mask) -> None:
         self.grid = tuple(mask.shape)
         index = np.nonzero(mask)
         n_half = self.grid[-1] // 2 + 1
@@ -392,7 +392,7 @@ def _along_axes(low: Array, grid: Shape) -> list[Any]:
     return steps
 
 
-def _apply(steps: list[Any], corner: npt.NDArray[np.intp], block: Array) -> Array:
+def _apply(steps: list[Any], corner: Index, block: Array) -> Array:
     """The steps of one level, on the part of the block that is the image of this level."""
     whole = len(corner) == len(block)
     part = block if whole else block[corner]

@@ -15,11 +15,10 @@ from functools import partial
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 
 from klimb.errors import InputError
 from klimb.numerics import in_place
-from klimb.numerics.arrays import Array, as_float, check_finite_csr
+from klimb.numerics.arrays import Array, Index, as_float, check_finite_csr
 from klimb.numerics.dense import row_blocks, shares, together
 from klimb.numerics.lazy import scipy_sparse
 
@@ -60,7 +59,7 @@ class DesignMatrix(ABC):
         """|x_i' S|^2 for each row, and X times from the same pass (or zeros); ``upper``: S is upper triangular."""
 
     @abstractmethod
-    def subset(self, rows: npt.NDArray[np.intp]) -> DesignMatrix:
+    def subset(self, rows: Index) -> DesignMatrix:
         """Some rows."""
 
     @abstractmethod
@@ -162,7 +161,7 @@ class StoredDesign(BlockedDesign):
     def times(self, vector: Array) -> Array:
         return np.asarray(self.values @ vector)
 
-    def subset(self, rows: npt.NDArray[np.intp]) -> DenseDesign:
+    def subset(self, rows: Index) -> DenseDesign:
         return DenseDesign(self.values[rows])
 
     def dense_rows(self, rows: slice) -> Array:
@@ -253,7 +252,7 @@ class ScaledRows(BlockedDesign):
     def blocks(self) -> Iterator[tuple[slice, Array]]:
         return self._X.scaled_blocks(self._root)
 
-    def subset(self, rows: npt.NDArray[np.intp]) -> DenseDesign:
+    def subset(self, rows: Index) -> DenseDesign:
         return DenseDesign(self._scaled(self._X.subset(rows).dense()))
 
     def dense_rows(self, rows: slice) -> Array:
@@ -340,7 +339,7 @@ class SparseDesign(CsrDesign):
         scaled = self.values.data * np.repeat(gamma, np.diff(self.values.indptr))
         return np.asfortranarray((self._transpose @ with_data(self.values, scaled)).toarray())
 
-    def subset(self, rows: npt.NDArray[np.intp]) -> SparseDesign:
+    def subset(self, rows: Index) -> SparseDesign:
         return SparseDesign(self.values[rows])
 
 
@@ -372,7 +371,7 @@ class PairedDesign(CsrDesign):
             norms[lost] = _row_norms(self.values[lost], root)
         return norms
 
-    def subset(self, rows: npt.NDArray[np.intp]) -> PairedDesign:
+    def subset(self, rows: Index) -> PairedDesign:
         return PairedDesign(self.values[rows])
 
 
@@ -397,7 +396,7 @@ def _row_norms(matrix: Any, root: Array) -> Array:
     return norms
 
 
-def _pair_products(matrix: Any) -> tuple[npt.NDArray[np.intp], Any]:
+def _pair_products(matrix: Any) -> tuple[Index, Any]:
     """(order, P): row r of P holds x_j x_k at column j D + k, j <= k, for row order[r] of the matrix."""
     N, D = matrix.shape
     matrix.sort_indices()

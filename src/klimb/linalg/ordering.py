@@ -14,7 +14,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, Mask
 from klimb.numerics.lazy import csgraph, scipy_sparse
 
 LEAF = 96  # nodes eliminated together at the bottom: a dense block of this order costs less than calls for its parts
@@ -25,7 +25,6 @@ HUB = 1.5  # a node with more than this many times the median number of neighbou
 SMOOTHING = 8  # passes that turn distances, which are whole numbers, into coordinates
 
 Integers = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 
 @final

@@ -18,8 +18,8 @@ import numpy as np
 from klimb.errors import NotPositiveDefiniteError
 from klimb.linalg.front_factor import FrontFactor
 from klimb.linalg.fronts import FrontTree
-from klimb.linalg.ordering import Integers, Mask, transposition
-from klimb.numerics.arrays import Array
+from klimb.linalg.ordering import Integers, transposition
+from klimb.numerics.arrays import Array, Mask
 from klimb.numerics.lazy import scipy_sparse
 
 FEW = 3  # neighbours up to which elimination does not add entries: d (d - 1) new ones for 2 d + 1

@@ -13,15 +13,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from klimb.numerics.arrays import Array, pieces, slices
+from klimb.numerics.arrays import Array, Index, Mask, pieces, slices
 from klimb.numerics.special import Triple, chebyshev_rule
 
-Rows = npt.NDArray[np.intp]
-
 # integrand(rows, x) -> values (K, Q, L): K functions at the Q x L points x, column l belongs to integral rows[l].
-Integrand = Callable[[Rows, Array], Array]
+Integrand = Callable[[Index, Array], Array]
 
 _DATA_PER_CHUNK = 1 << 12  # data whose panels are listed at once
 _POINTS_PER_CHUNK = 1 << 15  # points evaluated at once: K arrays of this size stay within the cache
@@ -78,7 +75,7 @@ _END_SHARE = 0.1 * 0.5 * (1.0 - _NODES[0])
 class Panels(NamedTuple):
     """Panels [left, right] of the integrals ``owner`` (sorted, so that rows of data stay in order)."""
 
-    owner: Rows
+    owner: Index
     left: Array
     right: Array
 
@@ -88,10 +85,10 @@ class Integrals(NamedTuple):
 
     values: Array
     errors: Array
-    closed: npt.NDArray[np.bool_]
+    closed: Mask
 
 
-def graded_panels(breaks: Array, keep: npt.NDArray[np.bool_] | None = None) -> Panels:
+def graded_panels(breaks: Array, keep: Mask | None = None) -> Panels:
     """The panels between consecutive rows of ``breaks`` (sorted, one column per integral), empty ones dropped."""
     left, right = breaks[:-1], breaks[1:]
     wanted = right > left
@@ -140,7 +137,7 @@ def integrate(integrand: Integrand, panels: Panels, count: int, functions: int, 
     return Integrals(done[0], done[2], closed)
 
 
-def _sum_by_owner(found: Array, owner: Rows, count: int) -> Array:
+def _sum_by_owner(found: Array, owner: Index, count: int) -> Array:
     """Sum over the panels (last axis) of each owner."""
     leading = found.shape[:-1]
     flat = found.reshape(int(np.prod(leading)), owner.size)
@@ -150,7 +147,7 @@ def _sum_by_owner(found: Array, owner: Rows, count: int) -> Array:
     return out.reshape(*leading, count)
 
 
-def _evaluate(integrand: Integrand, owner: Rows, left: Array, right: Array, functions: int) -> Array:
+def _evaluate(integrand: Integrand, owner: Index, left: Array, right: Array, functions: int) -> Array:
     """(value, integral of the absolute value, error estimate) of each function on each panel: 3 x K x L."""
     found = np.empty((3, functions, owner.size))
     for part in slices(owner.size, max(1, _POINTS_PER_CHUNK // (KRONROD_NODES.size * functions))):
@@ -201,7 +198,7 @@ def bounded_average(function: Integrand, m: Array, v: Array) -> Array:
     return out
 
 
-def _of_rows(function: Integrand, m: Array, v: Array, rows: Rows) -> Array:
+def _of_rows(function: Integrand, m: Array, v: Array, rows: Index) -> Array:
     return np.asarray(gaussian_average(lambda part, f: function(rows[part], f), m[rows], v[rows], 1)[0])
 
 
@@ -221,7 +218,7 @@ def gaussian_average(function: Integrand, m: Array, v: Array, functions: int, *,
     out = np.empty((functions, m.size))
     for begin in range(0, m.size, _DATA_PER_CHUNK):
 
-        def integrand(rows: Rows, z: Array, begin: int = begin) -> Array:
+        def integrand(rows: Index, z: Array, begin: int = begin) -> Array:
             weight = np.exp(-0.5 * z * z) * (1.0 / np.sqrt(2.0 * np.pi))
             rows = rows + begin
             values: Array = weight * function(rows, m[rows] + s[rows] * z)
@@ -239,7 +236,7 @@ def gaussian_average(function: Integrand, m: Array, v: Array, functions: int, *,
 
 
 # values(rows, f) -> g at the Q x L points f; column l belongs to datum rows[l], rows never fall.
-Values = Callable[[Rows, Array], Array]
+Values = Callable[[Index, Array], Array]
 
 _DEGREE = 16
 _WIDEST = 0.5  # first radius that is tried: sites have features of size 1
@@ -261,7 +258,7 @@ def derivative_free_moments(values: Values, m: Array, v: Array) -> Triple:
     return out[0], out[1], out[2]
 
 
-def _fill(values: Values, rest: Rows, m: Array, s: Array, out: Array) -> None:
+def _fill(values: Values, rest: Index, m: Array, s: Array, out: Array) -> None:
     """The moments of the rows ``rest``: interpolants with falling radius while they are wider than s, then panels."""
     radius = _WIDEST
     while rest.size and radius >= _SAFE * np.min(s[rest]) and radius > _NARROWEST:
@@ -276,7 +273,7 @@ def _fill(values: Values, rest: Rows, m: Array, s: Array, out: Array) -> None:
         out[:, rest] = _by_panels(values, rest, m[rest], np.maximum(s[rest], narrowest))
 
 
-def _patch(values: Values, rows: Rows, m: Array, s: Array, radius: float) -> tuple[np.ndarray, Array]:
+def _patch(values: Values, rows: Index, m: Array, s: Array, radius: float) -> tuple[np.ndarray, Array]:
     """Whether g is smooth on [m - radius, m + radius], and the moments of its interpolant."""
     nodes, to_coefficients, to_powers = chebyshev_rule(_DEGREE)
     g = values(rows, m + radius * nodes[:, None])
@@ -300,12 +297,12 @@ def _patch(values: Values, rows: Rows, m: Array, s: Array, radius: float) -> tup
     return smooth, found
 
 
-def _by_panels(values: Values, rows: Rows, m: Array, s: Array) -> Array:
+def _by_panels(values: Values, rows: Index, m: Array, s: Array) -> Array:
     """The moments by [S] Eq. (7), with a quadratic in z = (f - m)/s taken out of g."""
     left, middle, right = values(rows, m + s * np.array([[-1.0], [0.0], [1.0]]))
     tilt, bend = 0.5 * (right - left), right - 2.0 * middle + left
 
-    def weighted(owner: Rows, z: Array) -> Array:
+    def weighted(owner: Index, z: Array) -> Array:
         rest = values(rows[owner], m[owner] + s[owner] * z)
         rest = rest - (middle[owner] + z * (tilt[owner] + 0.5 * z * bend[owner]))
         # g may overflow far out, where the Gaussian has no mass; nearer to m it then has no expectation.

@@ -9,6 +9,8 @@ import numpy.typing as npt
 from klimb.errors import InputError
 
 Array: TypeAlias = npt.NDArray[np.float64]
+Index: TypeAlias = npt.NDArray[np.intp]
+Mask: TypeAlias = npt.NDArray[np.bool_]
 ArrayLike: TypeAlias = npt.ArrayLike
 
 # glibc hands freed memory back to the system beyond twice the largest block it has seen freed, and every temporary of

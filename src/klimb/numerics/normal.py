@@ -8,9 +8,9 @@ import numpy as np
 from numpy.polynomial import chebyshev
 from scipy.special import erfcx, ndtr
 
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, Index
 from klimb.numerics.quadrature import Landscape, WideTable, gaussian_expectation, geometric_edges, tabulate
-from klimb.numerics.special import HALF_LOG_2PI, LARGEST_EXPONENT, SPAN, SQRT_2, SQRT_2PI, Index, Triple, legendre
+from klimb.numerics.special import HALF_LOG_2PI, LARGEST_EXPONENT, SPAN, SQRT_2, SQRT_2PI, Triple, legendre
 
 
 @lru_cache(maxsize=1)

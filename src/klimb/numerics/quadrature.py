@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from klimb.numerics.arrays import Array, pieces, slices
-from klimb.numerics.special import CACHE_DOUBLES, SPAN, SQRT_2PI, Index, Triple, hermite, legendre, panels
+from klimb.numerics.arrays import Array, Index, pieces, slices
+from klimb.numerics.special import CACHE_DOUBLES, SPAN, SQRT_2PI, Triple, hermite, legendre, panels
 
 GROWTH = 1.5  # of the panels with the distance from the centre
 FARTHEST = 5.0  # deviations between m and the centre that a table serves

@@ -13,8 +13,8 @@ import numpy as np
 from scipy.special import erfcx, expit, log_expit, log_ndtr
 from scipy.special import gamma as gamma_function
 
-from klimb.numerics.adaptive import Rows, gaussian_average
-from klimb.numerics.arrays import Array
+from klimb.numerics.adaptive import gaussian_average
+from klimb.numerics.arrays import Array, Index
 from klimb.numerics.normal import mills_excess
 from klimb.numerics.softplus import folded_moments, unfold
 from klimb.numerics.tilted import Tilted, tilted
@@ -43,7 +43,7 @@ def sigmoid_moments(m: Array, v: Array) -> tuple[Array, Array, Array]:
         origin = left[narrow]
         centre = expit(origin)
 
-        def deviations(rows: Rows, step: Array) -> Array:
+        def deviations(rows: Index, step: Array) -> Array:
             # sigmoid(m + step) / sigmoid(m) - 1 without its rounding error where the step is small
             d = np.expm1(step) * expit(-(origin[rows] + step))
             return np.stack([d, d * d])
@@ -53,7 +53,7 @@ def sigmoid_moments(m: Array, v: Array) -> tuple[Array, Array, Array]:
             spread[narrow] = centre * centre * np.maximum(square - shift * shift, 0.0)
     if wide.size:
 
-        def squared(rows: Rows, f: Array) -> tuple[Array, Array, Array]:
+        def squared(rows: Index, f: Array) -> tuple[Array, Array, Array]:
             miss = expit(-f)
             return 2.0 * log_expit(f), 2.0 * miss, -2.0 * miss * expit(f)
 

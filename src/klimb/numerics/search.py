@@ -4,11 +4,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from klimb.numerics.adaptive import Rows
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, Index
 
 # rising(rows, t) -> the value at t[i] of the function that belongs to rows[i]
-Rising = Callable[[Rows, Array], Array]
+Rising = Callable[[Index, Array], Array]
 
 _ROUNDING = 1e-13  # a level that is missed by no more than this counts as reached
 
@@ -88,7 +87,7 @@ def smallest_integer(rising: Rising, count: int) -> Array:
     return high
 
 
-def highest_point(values: Callable[[Rows, Array], Array], guesses: list[Array]) -> tuple[Array, Array, Array]:
+def highest_point(values: Callable[[Index, Array], Array], guesses: list[Array]) -> tuple[Array, Array, Array]:
     """Where each function is largest within a bounded search, the width of that peak, and whether it is inside.
 
     The functions are tried on grids that grow by factors of 2 from each of the ``guesses``; the best point is refined
@@ -113,7 +112,7 @@ def highest_point(values: Callable[[Rows, Array], Array], guesses: list[Array]) 
     return centre, _half_width(values, every, centre), inside
 
 
-def _half_width(values: Callable[[Rows, Array], Array], every: Rows, centre: Array) -> Array:
+def _half_width(values: Callable[[Index, Array], Array], every: Index, centre: Array) -> Array:
     """The smaller of the distances to both sides at which a function has fallen by 1/2, to a factor of 2 at most 64."""
     steps = 2.0 ** np.arange(-20.0, 7.0, 0.5)
     top = values(every, centre[None])[0]

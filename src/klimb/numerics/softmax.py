@@ -29,10 +29,9 @@ from typing import Any, final
 import numpy as np
 from scipy.special import ndtr, wrightomega
 
-from klimb.numerics.adaptive import Rows
-from klimb.numerics.arrays import Array, pieces
+from klimb.numerics.arrays import Array, Index, pieces
 from klimb.numerics.dense import threads_for
-from klimb.numerics.special import Index, chebyshev_rule
+from klimb.numerics.special import chebyshev_rule
 from klimb.numerics.tilted import tilted
 
 EULER = 0.57721566490153286061  # the mean of G
@@ -255,7 +254,7 @@ def _pairs(one: Array, other: Array, weight: Array) -> Array:
 
 
 def _chunks(m: Array, v: Array, rule: SoftmaxRule) -> Iterator[tuple[Index, Array, Array, Array, Array]]:
-    """Rows with about as many nodes as each other: (rows, x, weights, left, unit), nodes along the last axis."""
+    """Index with about as many nodes as each other: (rows, x, weights, left, unit), nodes along the last axis."""
     n_classes, n = m.shape
     left, unit, nodes, step = _frames(m, v, rule)
     order = np.argsort(nodes, kind="stable")
@@ -414,13 +413,13 @@ def _log_factors(own: Index, x: Array, m: Array, v: Array) -> Array:
     return np.asarray(log_F.sum(axis=0) + log_density.reshape(t_own.shape))
 
 
-def _log_cdf(rows: Rows, f: Array) -> tuple[Array, Array, Array]:
+def _log_cdf(rows: Index, f: Array) -> tuple[Array, Array, Array]:
     """log of the Gumbel distribution function at -f, and its derivatives in f."""
     rate = -np.exp(np.minimum(f, 700.0))
     return rate, rate, rate
 
 
-def _log_density(rows: Rows, f: Array) -> tuple[Array, Array, Array]:
+def _log_density(rows: Index, f: Array) -> tuple[Array, Array, Array]:
     """The same for the density."""
     rate = -np.exp(np.minimum(f, 700.0))
     return f + rate, 1.0 + rate, rate

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtr
 
-from klimb.numerics.arrays import Array, slices
+from klimb.numerics.arrays import Array, Index, slices
 from klimb.numerics.normal import half_normal_loss
-from klimb.numerics.special import SQRT_2PI, Index, Triple, panels
+from klimb.numerics.special import SQRT_2PI, Triple, panels
 
 CHUNK = 4096
 # Largest v that is served by so many terms of the series in v, for a relative error of some 1e-15 in all three.

@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from functools import lru_cache
 from math import expm1, factorial, log
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from scipy.special import gammaln
 
 from klimb.numerics.arrays import Array, pieces
 
-Index: TypeAlias = "np.ndarray[Any, np.dtype[np.intp]]"
 Triple: TypeAlias = tuple[Array, Array, Array]
 CACHE_DOUBLES = 32768  # of one temporary
 STEEPEST = 700.0  # rate of an exponential density on the unit interval

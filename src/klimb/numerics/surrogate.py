@@ -9,9 +9,8 @@ from itertools import combinations_with_replacement
 from typing import final
 
 import numpy as np
-import numpy.typing as npt
 
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, Index
 from klimb.numerics.dense import cholesky, row_blocks, triangular_inverse
 
 # Lengthscales over the square root of half the dimension, in the units of the points, and the noise at the top as a
@@ -194,7 +193,7 @@ def _quadratic_slopes(z: Array) -> list[Array]:
     return found
 
 
-def nearest_of(z: Array, points: Array) -> npt.NDArray[np.intp]:
+def nearest_of(z: Array, points: Array) -> Index:
     """Which of the points is nearest to each ``z``."""
     return np.concatenate([np.argmin(_squares(z[rows], points), axis=1) for rows in row_blocks(len(z), len(points))])
 

@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from typing import NamedTuple, final
 
 import numpy as np
-import numpy.typing as npt
 
-from klimb.numerics.adaptive import Panels, Rows, graded_panels, integrate
-from klimb.numerics.arrays import Array, pieces
+from klimb.numerics.adaptive import Panels, graded_panels, integrate
+from klimb.numerics.arrays import Array, Index, pieces
 from klimb.numerics.special import HALF_LOG_2PI
 
 # log_factor(rows, f) -> (g, g', g'') at the Q x L points f; column l belongs to datum rows[l], rows never fall.
-LogFactor = Callable[[Rows, Array], tuple[Array, Array, Array]]
+LogFactor = Callable[[Index, Array], tuple[Array, Array, Array]]
 
 _SMALLEST_VARIANCE = 1e-200  # v = 0 is the limit; this keeps 1/v and the squares within range
 _DATA_PER_CHUNK = 512
@@ -49,7 +48,7 @@ class _Lanes:
     """The Gaussians of a chunk of data, and where their tilted mass sits: d = ``shift`` + ``unit`` * x."""
 
     log_factor: LogFactor
-    rows: Rows
+    rows: Index
     m: Array
     v: Array
     s: Array
@@ -73,7 +72,7 @@ class _Lanes:
             floor[4] = floor[3] * (np.abs(self.bend) * self.unit + floor[3])
         return floor
 
-    def take(self, lanes: npt.NDArray[np.intp]) -> _Lanes:
+    def take(self, lanes: Index) -> _Lanes:
         return _Lanes(self.log_factor, self.rows[lanes], self.m[lanes], self.v[lanes], self.s[lanes], self.shift[lanes],
                       self.unit[lanes], self.g[lanes], self.slope[lanes], self.bend[lanes], self.smooth,
                       self.derivatives)
@@ -134,7 +133,7 @@ def _local_unit(v: Array, second: Array) -> Array:
     return np.sqrt(v / np.where(np.isfinite(scaled) & (scaled > 1.0), scaled, 1.0))
 
 
-def _concave_mode(log_factor: LogFactor, rows: Rows, m: Array, v: Array, want: tuple[bool, bool]) -> _Lanes:
+def _concave_mode(log_factor: LogFactor, rows: Index, m: Array, v: Array, want: tuple[bool, bool]) -> _Lanes:
     """The root of r(d) = v g'(m + d) - d, which falls with slope <= -1, to a quarter of a local standard deviation."""
     s = np.sqrt(v)
     d = np.zeros_like(m)
@@ -166,12 +165,12 @@ def _concave_mode(log_factor: LogFactor, rows: Rows, m: Array, v: Array, want: t
     return _Lanes(log_factor, rows, m, v, s, d, _local_unit(v, second), g, first, second, *want)
 
 
-def _at(log_factor: LogFactor, rows: Rows, f: Array) -> tuple[Array, Array, Array]:
+def _at(log_factor: LogFactor, rows: Index, f: Array) -> tuple[Array, Array, Array]:
     g, first, second = log_factor(rows, f[None, :])
     return g[0], first[0], second[0]
 
 
-def _scanned_mode(log_factor: LogFactor, rows: Rows, m: Array, v: Array, centre: Array,
+def _scanned_mode(log_factor: LogFactor, rows: Index, m: Array, v: Array, centre: Array,
                   width: Array, want: tuple[bool, bool]) -> tuple[_Lanes, Panels]:
     """The highest mode of h for a unimodal g with peak ``centre``, and panels graded from m, the peak and the mode."""
     s = np.sqrt(v)
@@ -223,7 +222,7 @@ def _concave_sums(lanes: _Lanes) -> Array:
     """The integrals (in x): the trapezoidal rule where two levels agree, adaptive panels elsewhere."""
     if not lanes.smooth:  # what two levels of the trapezoidal rule say is true of analytic functions only
         return _panel_sums(lanes, _concave_panels(lanes))
-    sums, rest = np.empty((lanes.functions, lanes.m.size)), list[Rows]()
+    sums, rest = np.empty((lanes.functions, lanes.m.size)), list[Index]()
     wide = np.arange(lanes.m.size)  # whose mass reaches beyond the nodes so far
     for half in _HALF_NODES:
         part = lanes if len(wide) == lanes.m.size else lanes.take(wide)
@@ -240,7 +239,7 @@ def _concave_sums(lanes: _Lanes) -> Array:
     return sums
 
 
-def _trapezoidal(lanes: _Lanes, half: int) -> tuple[Array, Rows, Rows]:
+def _trapezoidal(lanes: _Lanes, half: int) -> tuple[Array, Index, Index]:
     """The integrals by the trapezoidal rule, for which data nothing lies beyond, and where two levels of it agree."""
     sums = np.empty((lanes.functions, lanes.m.size))
     agreed = np.zeros(lanes.m.size, dtype=bool)
@@ -282,7 +281,7 @@ def _concave_panels(lanes: _Lanes) -> Panels:
 
 def _panel_sums(lanes: _Lanes, panels: Panels) -> Array:
     """The integrals by adaptive panels."""
-    def integrand(owner: Rows, x: Array) -> Array:
+    def integrand(owner: Index, x: Array) -> Array:
         return lanes.take(owner).moments(x)
 
     # Differences of g carry its rounding noise; asking for less than that would only bisect noise.

@@ -18,10 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, Index, Mask
 
-Codes: TypeAlias = npt.NDArray[np.intp]
-Mask: TypeAlias = npt.NDArray[np.bool_]
+Codes: TypeAlias = Index
 
 MISSING = -1  # code of a missing value
 SPARSE = 8  # numbers between the first and the last level, over levels, from which those are searched for

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, Index, Mask
 from klimb.numerics.dense import row_blocks
 from klimb.rows.frames import Frame
 
@@ -34,7 +34,7 @@ class Rows:
     X: Any
     y: Array
     weights: Array | None
-    inverse: npt.NDArray[np.intp]
+    inverse: Index
 
     @property
     def n(self) -> int:
@@ -107,7 +107,7 @@ def _mix(x: Hashes) -> Hashes:
     return np.asarray(x ^ (x >> np.uint64(31)))
 
 
-def _equal_rows(X: Any, first: npt.NDArray[np.intp], second: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
+def _equal_rows(X: Any, first: Index, second: Index) -> Mask:
     if hasattr(X, "tocsr"):
         difference = (X[first] - X[second]).tocsr()
         difference.eliminate_zeros()

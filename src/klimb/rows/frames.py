@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError, listed, no_column
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, Index, Mask
 from klimb.rows.columns import Column, number_label, read_column, read_objects
 
 
@@ -50,7 +50,7 @@ class Frame:
         """A column as a plain array: numbers, booleans, or objects (text) with None where missing."""
         return self.read(name).plain()
 
-    def total(self, rows: npt.NDArray[np.intp]) -> int:
+    def total(self, rows: Index) -> int:
         """How many rows of the caller's these rows are."""
         return len(rows) if self.copies is None else round(float(self.copies[rows].sum()))
 
@@ -61,7 +61,7 @@ class Frame:
 
         return replace(self, columns=tuple(dict.fromkeys((*self.columns, *names))), _read=read, _cache={})
 
-    def taken(self, rows: npt.NDArray[np.intp], names: Sequence[str]) -> Frame:
+    def taken(self, rows: Index, names: Sequence[str]) -> Frame:
         """Some rows of some columns; a row may be taken twice."""
         def read(name: str) -> Column:
             column = self.read(name)
@@ -83,7 +83,7 @@ def read_frame(data: Any) -> Frame:
     return _read_narwhals(data)
 
 
-def make_frame(columns: Mapping[str, npt.NDArray[Any]], like: Frame, rows: npt.NDArray[np.intp] | None = None) -> Any:
+def make_frame(columns: Mapping[str, npt.NDArray[Any]], like: Frame, rows: Index | None = None) -> Any:
     """New columns as a frame of the make of ``like``; pandas keeps its index (at ``rows``, where they are given).
 
     >>> make_frame({"mean": np.array([0.5])}, read_frame({"x": [1.0]}))
@@ -214,7 +214,7 @@ def _read_series(name: str, series: Any) -> Column:
     return read_objects(name, _objects(series.to_list(), missing), missing)
 
 
-def _read_categories(name: str, series: Any, missing: npt.NDArray[np.bool_] | None) -> Column:
+def _read_categories(name: str, series: Any, missing: Mask | None) -> Column:
     import narwhals as nw
 
     if series.implementation.is_pandas_like():
@@ -242,7 +242,7 @@ def _labels(categories: Sequence[Any]) -> tuple[str, ...]:
                  for value in categories)
 
 
-def _objects(values: list[Any], missing: npt.NDArray[np.bool_] | None) -> npt.NDArray[Any]:
+def _objects(values: list[Any], missing: Mask | None) -> npt.NDArray[Any]:
     out = np.empty(len(values), dtype=object)
     out[:] = values
     if missing is not None:

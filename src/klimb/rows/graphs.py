@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 
 from klimb.errors import InputError, listed
+from klimb.numerics.arrays import Index
 
-Edges = npt.NDArray[np.intp]
+Edges = Index
 _ADVICE = "Pass pairs of levels, a dict of neighbours, a sparse adjacency matrix, a networkx graph or a libpysal W."
 
 
@@ -29,7 +29,7 @@ class Graph:
     def n(self) -> int:
         return len(self.labels)
 
-    def parts(self) -> npt.NDArray[np.intp]:
+    def parts(self) -> Index:
         """The connected part of every node."""
         from scipy.sparse import coo_array
         from scipy.sparse.csgraph import connected_components

@@ -6,16 +6,15 @@ from collections.abc import Iterator
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 
 from klimb.errors import InputError
 from klimb.kernels import Kernel
 from klimb.kernels.means import Mean
 from klimb.latents.inducing import Inducing
 from klimb.linalg.matrix import BlockedDesign, DenseDesign
-from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.arrays import Array, Index, as_float
 from klimb.numerics.dense import Whitener, psd_square_root, threads_for
-from klimb.rows.source import Index, RowSource
+from klimb.rows.source import RowSource
 
 STORED_LIMIT = 2**26  # entries (512 MiB) up to which rows are stored unless the user says otherwise
 
@@ -51,7 +50,7 @@ class KernelRows(BlockedDesign):
     def _whitened(self, inputs: Array) -> Array:
         return self.whitener.in_place(self.kernel.gram(inputs, self.Z))
 
-    def subset(self, rows: npt.NDArray[np.intp]) -> KernelRows:
+    def subset(self, rows: Index) -> KernelRows:
         order = np.argsort(rows, kind="stable")
         inputs = np.empty((len(rows), self.source.shape[1]))
         inputs[order] = self.source.take(rows[order])

@@ -9,13 +9,12 @@ from math import factorial
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 
 from klimb.errors import InputError
-from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.arrays import Array, Index, as_float
 from klimb.numerics.dense import row_blocks
 
-Cells = npt.NDArray[np.intp]
+Cells = Index
 SLIVER = 1.0  # degrees, of the smallest angle that a user's triangle may have
 PEELED = 15.0  # degrees, below which a triangle at the edge of a mesh of our own is taken off
 SHARE = 0.4  # of the distance to the second point next to a place that a side of a triangle there has at most

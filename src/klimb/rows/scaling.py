@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 
 from klimb._stored import stored
 from klimb.errors import InputError
 from klimb.linalg.matrix import DenseDesign, DesignMatrix
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, Index
 from klimb.numerics.dense import row_blocks
 
 CONSTANT = 1e-12  # deviation over mean that is rounding: that of a mean over a million rows is some 1e-13
@@ -195,7 +194,7 @@ class CentredDesign(DesignMatrix):
         """Some columns as a dense array."""
         return np.asarray(self._transpose[columns].toarray().T - self._shift[columns])
 
-    def subset(self, rows: npt.NDArray[np.intp]) -> CentredDesign:
+    def subset(self, rows: Index) -> CentredDesign:
         return CentredDesign(self._Z[rows], self._shift)
 
     def dense_rows(self, rows: slice) -> Array:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, TypeAlias, final
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError
-from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.arrays import Array, Index, as_float
 from klimb.numerics.dense import row_blocks
-
-Index: TypeAlias = npt.NDArray[np.intp]
 
 
 @final

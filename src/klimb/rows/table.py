@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, Index, Mask
 from klimb.rows.columns import Codes, Column, codes_among, count, rows_named, used_levels
 from klimb.rows.frames import Frame
 
@@ -21,10 +21,10 @@ class Source:
     """A frame and the rows of it that are kept (None: all of them)."""
 
     frame: Frame
-    kept: npt.NDArray[np.intp] | None = None
+    kept: Index | None = None
     weights: Array | None = None  # how often each kept row counts
     objects: Mapping[str, Any] = field(default_factory=dict)  # graphs, matrices and meshes that formulas name
-    waiting: npt.NDArray[np.intp] | None = None  # rows that are to be predicted: their levels are learnt as well
+    waiting: Index | None = None  # rows that are to be predicted: their levels are learnt as well
     _numbers: dict[str, Array] = field(default_factory=dict)  # columns that were asked for already
 
     @property
@@ -32,7 +32,7 @@ class Source:
         return self.frame.n if self.kept is None else len(self.kept)
 
     @property
-    def rows(self) -> npt.NDArray[np.intp]:
+    def rows(self) -> Index:
         """Positions of the kept rows in the frame."""
         return np.arange(self.frame.n, dtype=np.intp) if self.kept is None else self.kept
 
@@ -86,7 +86,7 @@ class Source:
             return self
         return Source(self.frame, np.concatenate([self.kept, self.waiting]))
 
-    def check(self, good: npt.NDArray[np.bool_], values: npt.NDArray[Any], expected: str, advice: str) -> None:
+    def check(self, good: Mask, values: npt.NDArray[Any], expected: str, advice: str) -> None:
         """An `InputError` with the rows where ``good`` is False, if there are any."""
         if good.all():
             return
@@ -96,7 +96,7 @@ class Source:
         raise InputError(expected, first, advice)
 
 
-def shown_values(values: npt.NDArray[Any], rows: npt.NDArray[np.intp]) -> str:
+def shown_values(values: npt.NDArray[Any], rows: Index) -> str:
     """``-1.0 at row 3, -2.0 at row 9, ... (12 in all)``: the first values, and how many rows there are."""
     parts = [f"{(value.item() if isinstance(value, np.generic) else value)!r} at row {int(row)}"
              for value, row in zip(values, rows[: len(values)], strict=True)]
@@ -115,7 +115,7 @@ def complete_rows(frame: Frame, names: list[str], missing: str, *, learning: boo
     if missing not in ("drop", "error", "predict"):
         raise InputError('missing must be "drop", "error" or "predict"', repr(missing), "Choose one of the three.")
     waits = np.full(frame.n, missing == "predict")
-    lost: npt.NDArray[np.bool_] | None = None
+    lost: Mask | None = None
     absent = None if weights is None or weights.all() else weights == 0.0
     holes: list[str] = []
     for name in names:

@@ -11,12 +11,12 @@ from scipy.special import betainc, expit, gammaincc, wrightomega
 
 from klimb._stored import SKIPPED
 from klimb.numerics import special
-from klimb.numerics.arrays import Array, ArrayLike
+from klimb.numerics.arrays import Array, ArrayLike, Index
 from klimb.numerics.normal import log_ndtr_derivatives, probit_moments
 from klimb.numerics.quadrature import Landscape, WideTable, gaussian_expectation, geometric_edges, tabulate
 from klimb.numerics.responses import lognormal_moments, sigmoid_moments
 from klimb.numerics.softplus import folded_moments, folded_point, rough_moments, unfold
-from klimb.numerics.special import SPAN, Index, Triple
+from klimb.numerics.special import SPAN, Triple
 from klimb.numerics.tilted import Tilted
 from klimb.sites.base import EvenPart, Expectation, Site, clean_data, clean_labels, set_parameter
 

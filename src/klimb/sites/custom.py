@@ -7,9 +7,8 @@ from typing import Any, Literal, Self, final
 import numpy as np
 
 from klimb.errors import InputError, require
-from klimb.numerics.adaptive import Rows as Index
 from klimb.numerics.adaptive import derivative_free_moments, gaussian_average
-from klimb.numerics.arrays import Array, ArrayLike, as_float
+from klimb.numerics.arrays import Array, ArrayLike, Index, as_float
 from klimb.numerics.search import highest_point
 from klimb.numerics.tilted import Tilted
 from klimb.sites.base import SUPPORTS, Expectation, Response, Rows, Site, clean_data

@@ -19,8 +19,7 @@ import numpy as np
 from scipy.special import expit, gammainc, gammaincc, gammaln
 
 from klimb.errors import InputError, require
-from klimb.numerics.adaptive import Rows
-from klimb.numerics.arrays import Array, ArrayLike
+from klimb.numerics.arrays import Array, ArrayLike, Index
 from klimb.numerics.responses import power_moments
 from klimb.numerics.search import monotone_root
 from klimb.numerics.softplus import folded_moments, folded_point
@@ -103,7 +102,7 @@ def _touching(site: Site, y: Array, variance: Array, edge: Threshold, start: Arr
     if closed is not None:
         return closed
 
-    def excess(rows: Rows, t: Array) -> Array:
+    def excess(rows: Index, t: Array) -> Array:
         """-log(-2 g'(x) variance) at t = log x: rising, and close to a line far out, where g' is close to a power."""
         return -np.log(site.rows(rows).even_part(y[rows], np.exp(t)).gamma) - np.log(variance[rows])
 

@@ -15,8 +15,8 @@ import numpy as np
 from scipy.special import expit
 
 from klimb.errors import InputError, require
-from klimb.numerics.adaptive import Rows, bounded_average, gaussian_average
-from klimb.numerics.arrays import Array, ArrayLike, as_float, pieces, refuse, slices
+from klimb.numerics.adaptive import bounded_average, gaussian_average
+from klimb.numerics.arrays import Array, ArrayLike, Index, as_float, pieces, refuse, slices
 from klimb.numerics.search import monotone_root, smallest_integer
 from klimb.numerics.tilted import LogFactor, Tilted, tilted
 
@@ -118,21 +118,21 @@ def _draw(site: Site, f: Array, level: Array) -> Array:
     if site.response == "classes":
         return np.asarray(site.labels()[_class_at(site, f, np.zeros_like(f), level[:, None])])
 
-    def excess(rows: Rows, y: Array) -> Array:
+    def excess(rows: Index, y: Array) -> Array:
         return site.rows(rows).cdf(y, f[rows]) - level[rows]
 
     with np.errstate(all="ignore"):
         return _crossing(site.response, excess, f, np.ones_like(f))
 
 
-def _class_at(site: Site, m: Array, v: Array, level: float | Array) -> Rows:
+def _class_at(site: Site, m: Array, v: Array, level: float | Array) -> Index:
     """The number of the class at which the chances of those up to it reach ``level``."""
     cumulative = np.cumsum(site.class_probabilities(m, v), axis=1)
     cumulative[:, -1] = 1.0
     return np.asarray(np.argmax(cumulative >= level, axis=1))
 
 
-def _crossing(response: str, excess: Callable[[Rows, Array], Array], middle: Array, scale: Array) -> Array:
+def _crossing(response: str, excess: Callable[[Index, Array], Array], middle: Array, scale: Array) -> Array:
     """The smallest y at which a rising function is not below 0; a real y is looked for around ``middle``."""
     if response == "counts":
         return smallest_integer(excess, middle.size)
@@ -147,7 +147,7 @@ def log_factor_of(site: Site, y: Array, power: float | Array = 1.0, constant: bo
     powers = np.broadcast_to(np.asarray(power, dtype=np.float64), y.shape)
     plus = np.broadcast_to(site.constant(y), y.shape) if constant else np.zeros(y.shape)
 
-    def log_factor(rows: Rows, f: Array) -> tuple[Array, Array, Array]:
+    def log_factor(rows: Index, f: Array) -> tuple[Array, Array, Array]:
         e = site.rows(rows).point(y[rows], f)
         w = powers[rows]
         return w * (e.value + plus[rows]), -w * e.alpha, -w * e.gamma
@@ -194,7 +194,7 @@ def _complement(site: Site, y: Array, m: Array, v: Array) -> Array:
     """1 - P(y) = int (1 - p(y|f)) N df for a count that is all but certain: y sits at an end, 1 - p is log-concave."""
     log_p = log_factor_of(site, y, constant=True)
 
-    def log_factor(rows: Rows, f: Array) -> tuple[Array, Array, Array]:
+    def log_factor(rows: Index, f: Array) -> tuple[Array, Array, Array]:
         g, first, second = log_p(rows, f)
         odds = 1.0 / np.expm1(-np.minimum(g, 0.0))  # p / (1 - p)
         return np.log(-np.expm1(np.minimum(g, 0.0))), -first * odds, -(second + first * first * (1.0 + odds)) * odds
@@ -225,7 +225,7 @@ def moments_by_quadrature(site: Site, m: Array, v: Array) -> tuple[Array, Array]
             centre[rows] = site.rows(rows).conditional_moments(m[rows])[0]
         reference = np.where(np.isfinite(centre), centre, 0.0)
 
-        def functions(rows: Rows, f: Array) -> Array:
+        def functions(rows: Index, f: Array) -> Array:
             mean, variance = site.rows(rows).conditional_moments(f)
             offset = mean - reference[rows]
             return np.stack([offset, offset * offset, variance])
@@ -250,7 +250,7 @@ def predictive_cdf(site: Site, y: Array, m: Array, v: Array) -> Array:
         with np.errstate(all="ignore"):
             return site.cdf(y, m)
 
-    def conditional(rows: Rows, f: Array) -> Array:
+    def conditional(rows: Index, f: Array) -> Array:
         return site.rows(rows).cdf(y[rows], f)[None]
 
     with np.errstate(all="ignore"):
@@ -265,7 +265,7 @@ def quantile_by_search(site: Site, p: float, m: Array, v: Array) -> Array:
     if site.response == "classes":
         return _class_at(site, m, v, p).astype(np.float64)
 
-    def excess(rows: Rows, y: Array) -> Array:
+    def excess(rows: Index, y: Array) -> Array:
         return predictive_cdf(site.rows(rows), y, m[rows], v[rows]) - p
 
     # The search begins at m and steps by the spread of f: a real response is f and noise.

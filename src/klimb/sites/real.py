@@ -8,8 +8,7 @@ from typing import final
 import numpy as np
 from scipy.special import erf, ndtr, ndtri, stdtr
 
-from klimb.numerics.adaptive import Rows
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, Index
 from klimb.numerics.normal import half_normal_loss
 from klimb.numerics.quadrature import Landscape, WideTable, gaussian_expectation, geometric_edges, tabulate
 from klimb.numerics.responses import double_exponential_tilted, lognormal_moments
@@ -187,7 +186,7 @@ class StudentT(SymmetricNoise):
         mean, deviation = (m - y) / scale, np.sqrt(v) / scale
         width = np.sqrt(df) + np.zeros_like(m)  # the poles are +- i width
 
-        def integrands(x: Array, rows: Rows) -> Triple:
+        def integrands(x: Array, rows: Index) -> Triple:
             return _student_integrands(x, df if df.ndim == 0 else df[rows])
 
         landscape = Landscape(offset=mean, height=width, tilt=np.zeros_like(m), low=mean - SPAN * deviation,
@@ -294,7 +293,7 @@ class StochasticVolatility(RealSite):
         if p == 0.5:
             return np.zeros_like(m)
 
-        def excess(rows: Rows, t: Array) -> Array:
+        def excess(rows: Index, t: Array) -> Array:
             return predictive_cdf(self, np.exp(np.clip(t, -745.0, 709.7)), m[rows], v[rows]) - max(p, 1.0 - p)
 
         size = np.exp(np.clip(monotone_root(excess, 0.5 * m, 1.0 + 0.5 * np.sqrt(v)), -745.0, 709.7))

@@ -11,8 +11,7 @@ from typing import Any, Self, final
 import numpy as np
 
 from klimb.errors import InputError, require
-from klimb.numerics.adaptive import Rows as Index
-from klimb.numerics.arrays import Array, ArrayLike
+from klimb.numerics.arrays import Array, ArrayLike, Index
 from klimb.numerics.tilted import Tilted
 from klimb.sites.base import EvenPart, Expectation, Rows, Site, set_parameter
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self, TypeAlias, final
 
 import numpy as np
-import numpy.typing as npt
 
 from klimb._stan import StanDefinition, StanPart, StanScope, said
 from klimb.errors import InputError
@@ -24,7 +23,7 @@ from klimb.formula.factors import Factor
 from klimb.formula.functions import Function
 from klimb.latents.weights_posterior import Moments
 from klimb.likelihoods import Choices, Units
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, Index
 from klimb.rows.table import Source
 from klimb.sites.base import Site
 from klimb.terms.column_moments import ColumnMoments
@@ -57,7 +56,7 @@ class Dense:
 class Coded:
     """A code per row, and the values that multiply the weights of that level: never densified where it is large."""
 
-    codes: npt.NDArray[np.intp]  # (n,), `UNSEEN` for a level that was not there at the fit
+    codes: Index  # (n,), `UNSEEN` for a level that was not there at the fit
     values: Array  # (n, k)
     n_levels: int
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar, final
 
 import numpy as np
-import numpy.typing as npt
 
 from klimb._stored import stored
 from klimb.errors import InputError, listed
@@ -22,7 +21,7 @@ from klimb.formula.nodes import Node
 from klimb.formula.numeric import FormulaVariable, learn_variable
 from klimb.formula.parts import Grouping, Joined, Parts, expand, used_columns
 from klimb.likelihoods import Left
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, Index
 from klimb.rows.frames import Frame, read_frame
 from klimb.rows.table import Source, complete_rows
 from klimb.terms.base import Coded, Term, TermBlock
@@ -42,7 +41,7 @@ class Encoded:
 
     blocks: tuple[TermBlock, ...]  # one per term
     left: Left | None  # None where the frame has no response column (prediction)
-    rows: npt.NDArray[np.intp]  # positions of the kept rows in the frame
+    rows: Index  # positions of the kept rows in the frame
     dropped: int  # rows left out because a value was missing
     weights: Array | None = None
     waiting: int = 0  # rows without a response that are to be predicted

@@ -14,11 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from klimb.formula.factors import BasisFactor, Factor, LevelFactor, Product
 from klimb.formula.numeric import PolynomialBasis
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, Index, Mask
 from klimb.numerics.dense import row_blocks
 from klimb.terms.column_moments import ColumnMoments
 
@@ -26,7 +25,7 @@ NEGLIGIBLE = 1e-10  # of the largest singular value: directions below it are not
 ROUNDING = 64 * float(np.finfo(float).eps)  # of what a column is a difference of: less is nothing
 
 
-def owners(products: Sequence[Product], factors: dict[str, Factor]) -> npt.NDArray[np.intp]:
+def owners(products: Sequence[Product], factors: dict[str, Factor]) -> Index:
     """Which product each column belongs to."""
     sizes = [int(np.prod([len(factors[key].names(full)) for key, full in product], dtype=np.int64))
              for product in products]
@@ -43,7 +42,7 @@ def constant_in(products: Sequence[Product], factors: dict[str, Factor]) -> Arra
 
 
 def freed(X: Array, products: Sequence[Product], factors: dict[str, Factor], shares: Array,
-          left_alone: npt.NDArray[np.bool_], moments: ColumnMoments | None = None) -> Array:
+          left_alone: Mask, moments: ColumnMoments | None = None) -> Array:
     """U: ``X @ U`` are the columns freed of their margins.
 
     Columns that are ``left_alone`` (their coefficients have priors of their own) are not taken out of others.
@@ -85,7 +84,7 @@ def _largest(X: Array, U: Array, moments: ColumnMoments) -> Array:
     return found
 
 
-def _residual_map(X: Array, shares: Array, regressors: npt.NDArray[np.intp], own: npt.NDArray[np.intp],
+def _residual_map(X: Array, shares: Array, regressors: Index, own: Index,
                   constant: Array | None, mean: Array) -> Array:
     """Columns of U: 1 at each of ``own``, minus the least-squares coefficients of the regressors and the constant.
 
@@ -109,7 +108,7 @@ def _residual_map(X: Array, shares: Array, regressors: npt.NDArray[np.intp], own
     return out
 
 
-def _degrees(product: Product, factors: dict[str, Factor]) -> npt.NDArray[np.intp]:
+def _degrees(product: Product, factors: dict[str, Factor]) -> Index:
     """Of the columns of a product as polynomials: each is freed of the lower ones."""
     degree = np.zeros(1, dtype=np.intp)
     for key, full in product:

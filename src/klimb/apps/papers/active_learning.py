@@ -25,7 +25,7 @@ from klimb.active.batch import best_candidate
 from klimb.active.belief import KrylovBelief
 from klimb.active.inclusion import include
 from klimb.active.marginals import Pending
-from klimb.active.pool import Index, as_pool, row_vector, take_rows
+from klimb.active.pool import as_pool, row_vector, take_rows
 from klimb.active.scores import Candidates, as_score
 from klimb.apps.papers.data import Library, TrainTest, split_rows
 from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size, by_parts
@@ -34,7 +34,7 @@ from klimb.apps.papers.products import newton
 from klimb.infer.loop import infer
 from klimb.infer.matrixfree.inner import BoundTarget, Engine, best_mean
 from klimb.infer.problem import Problem
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, Index
 from klimb.numerics.lazy import scipy_sparse
 
 FIRST_OUTER = 5  # outer iterations of the first fit: "we never run more than 5"

@@ -11,12 +11,11 @@ N(0, A^-1), and f(x) = log x gives z' log(A) z for the log determinant from the 
 from typing import NamedTuple, TypeAlias, final
 
 import numpy as np
-import numpy.typing as npt
 
 from klimb.errors import NotPositiveDefiniteError, require
 from klimb.linalg.normal_matrix import NormalMatrix, Preconditioner
 from klimb.linalg.operators.base import BLOCK_DOUBLES
-from klimb.numerics.arrays import Array, check_finite, slices
+from klimb.numerics.arrays import Array, Index, check_finite, slices
 
 MOST_ITERATIONS = 10_000
 FEWEST_ITERATIONS = 200  # that a small problem may take before it counts as stuck: rounding can cost more than D
@@ -92,7 +91,7 @@ def solve(A: NormalMatrix, rhs: Array, *, preconditioner: Preconditioner | None 
     return KrylovSolution(x.reshape(rhs.shape), residual, n_iter, converged, *coefficients)
 
 
-_History: TypeAlias = list[tuple[npt.NDArray[np.intp], Array, Array]]  # of each iteration: columns, steps, ratios
+_History: TypeAlias = list[tuple[Index, Array, Array]]  # of each iteration: columns, steps, ratios
 
 
 def _restarted(A: NormalMatrix, rhs: Array, start: Array | None, M: Preconditioner, tol: float,

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from klimb.errors import InputError
 from klimb.linalg.matrix import DenseDesign, with_data
-from klimb.numerics.arrays import Array, finite_sum, slices
+from klimb.numerics.arrays import Array, Index, finite_sum, slices
 from klimb.numerics.lazy import scipy_sparse
 
 Rows: TypeAlias = slice | npt.ArrayLike  # a slice, indices or a mask
@@ -115,7 +115,7 @@ def added_diagonals(total: Array, parts: Iterable[tuple[Operator, Array]]) -> Ar
     return total
 
 
-def as_row_indices(rows: Rows, n_rows: int) -> npt.NDArray[np.intp]:
+def as_row_indices(rows: Rows, n_rows: int) -> Index:
     """Indices 0..n_rows - 1 from a slice, a mask or indices (negative ones count from the end)."""
     try:
         return np.arange(n_rows)[rows if isinstance(rows, slice) else np.atleast_1d(np.asarray(rows))]
@@ -124,7 +124,7 @@ def as_row_indices(rows: Rows, n_rows: int) -> npt.NDArray[np.intp]:
                          "Check the row numbers.") from error
 
 
-def _by_unit_vectors(product: Any, chosen: npt.NDArray[np.intp], size: int, n_rows: int) -> Array:
+def _by_unit_vectors(product: Any, chosen: Index, size: int, n_rows: int) -> Array:
     """Products with some unit vectors of that size, as columns."""
     values = np.empty((n_rows, len(chosen)))
     for columns in column_blocks(len(chosen), max(n_rows, size)):

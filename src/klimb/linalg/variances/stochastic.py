@@ -26,12 +26,11 @@ from __future__ import annotations
 from typing import NamedTuple, final
 
 import numpy as np
-import numpy.typing as npt
 
 from klimb.linalg.krylov import SurrogateMatrix, solve
 from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators.base import Operator, column_blocks
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, Index
 
 MEDIAN_OF_NORMAL = 0.6745  # |x| is below this half of the time, x standard normal
 FITTED_FROM = 16  # probes from which the share of the control that is taken off is fitted rather than one
@@ -180,7 +179,7 @@ def pooled_error(share: Array, noise: Array, fit_error: Array) -> Array:
     return np.asarray(np.sqrt(share * noise**2 + ((1.0 - share) * fit_error) ** 2))
 
 
-def fit_errors(F: Array, f: Array, weight: Array, watched: npt.NDArray[np.intp], probes: Array) -> Array:
+def fit_errors(F: Array, f: Array, weight: Array, watched: Index, probes: Array) -> Array:
     """Standard errors of f = exp(F beta), from what each probe alone would make of beta.
 
     ``probes`` holds residuals of the ``watched`` rows, one column per probe. Rows share the probes, so the errors of
@@ -339,7 +338,7 @@ class ProbedRows:
 
 
 def row_features(A: NormalMatrix, B: Operator, surrogate: Array, base: Array,
-                 live: npt.NDArray[np.intp]) -> list[Array]:
+                 live: Index) -> list[Array]:
     """What may tell by how much the surrogate is off: a row's leverage, its share in the low rank, its shrinkage."""
     known = surrogate[live]
     features = [np.log(np.maximum(base[live], known) / known), np.log(known)]
