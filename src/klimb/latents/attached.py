@@ -15,6 +15,7 @@ from klimb.latents.weights_posterior import WeightPosterior
 from klimb.linalg.matrix import DesignMatrix
 from klimb.linalg.operators import as_operator
 from klimb.numerics.arrays import Array, Index
+from klimb.numerics.lazy import scipy_sparse
 
 
 @final
@@ -37,10 +38,8 @@ class AttachedWeights(WeightPosterior):
     def covariances(self, rows: Index, columns: Index) -> Array:
         if not np.array_equal(rows, columns):
             raise self._too_many("covariances between weights")
-        from scipy.sparse import csr_array
-
         count = len(rows)
-        return self.at(csr_array((np.ones(count), (np.arange(count), rows)), shape=(count, self.size)))[1]
+        return self.at(scipy_sparse.csr_array((np.ones(count), (np.arange(count), rows)), shape=(count, self.size)))[1]
 
     def at(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
         latent: Any = self.posterior.latent

@@ -19,6 +19,7 @@ from klimb.errors import InputError
 from klimb.linalg.matrix import DENSE_LIMIT, BlockedDesign, DenseDesign, DesignMatrix
 from klimb.numerics.arrays import Array, slices
 from klimb.numerics.dense import cholesky, triangular_inverse
+from klimb.numerics.lazy import lapack
 
 if TYPE_CHECKING:
     from klimb.latents.base import Posterior
@@ -254,15 +255,13 @@ def pivoted_root(covariance: Array) -> Array:
 
     ``covariance`` counts in its lower triangle only. Columns come in the order of what they explain.
     """
-    from scipy.linalg.lapack import dpstrf
-
     sd = np.sqrt(np.maximum(np.diagonal(covariance), 0.0))
     scale = np.where(sd > 0, sd, 1.0)
     inverse = 1.0 / scale
     correlation = np.array(covariance, order="F")
     correlation *= inverse[:, None]
     correlation *= inverse
-    lower, pivots, rank, _ = dpstrf(correlation, lower=1, tol=NEGLIGIBLE, overwrite_a=1)
+    lower, pivots, rank, _ = lapack.dpstrf(correlation, lower=1, tol=NEGLIGIBLE, overwrite_a=1)
     columns = np.array(lower[:, : int(rank)])  # often few: the rest is not touched
     columns[: int(rank)] = np.tril(columns[: int(rank)])
     root = np.empty_like(columns)

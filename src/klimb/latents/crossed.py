@@ -29,6 +29,7 @@ from klimb.latents.prior import WeightPrior
 from klimb.latents.shocks import Shocks
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.dense import cholesky, log_det_from_cholesky, symmetric_from_lower, triangular_inverse
+from klimb.numerics.lazy import scipy_sparse
 
 
 class EliminatedFactor(Factor):
@@ -363,8 +364,6 @@ class Crossed(CrossedColumns):
 
 def _border_root(dense: Array, roots: Sequence[tuple[Any, int]], n_sparse: int) -> Any:
     """The root of the prior covariance of the border: a vector where all is independent, else a sparse matrix."""
-    from scipy.sparse import block_diag, csr_matrix, diags, eye, kron
-
     each = [(np.atleast_2d(as_float(root, "roots")), int(copies)) for root, copies in roots]
     size = sum(len(root) * copies for root, copies in each)
     if size != n_sparse or any(root.shape[0] != root.shape[1] for root, _ in each):
@@ -372,5 +371,6 @@ def _border_root(dense: Array, roots: Sequence[tuple[Any, int]], n_sparse: int) 
                          "Give a square root and the number of levels for each factor.")
     if dense.ndim == 1 and all((root == np.diag(np.diagonal(root))).all() for root, _ in each):
         return np.concatenate([dense, *(np.tile(np.diagonal(root), copies) for root, copies in each)])
-    first = diags(dense) if dense.ndim == 1 else csr_matrix(dense)
-    return csr_matrix(block_diag([first, *(kron(eye(copies), root) for root, copies in each)], format="csr"))
+    first = scipy_sparse.diags(dense) if dense.ndim == 1 else scipy_sparse.csr_matrix(dense)
+    levels = (scipy_sparse.kron(scipy_sparse.eye(copies), root) for root, copies in each)
+    return scipy_sparse.csr_matrix(scipy_sparse.block_diag([first, *levels], format="csr"))

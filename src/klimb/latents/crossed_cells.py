@@ -16,6 +16,7 @@ import numpy as np
 from klimb.latents.linear import side_by_side
 from klimb.linalg.matrix import DenseDesign
 from klimb.numerics.arrays import Array, Index, pieces, slices
+from klimb.numerics.lazy import scipy_sparse
 
 DENSE_GAIN = 250.0  # how much faster a multiplication is in a dense product than one by gathers
 BLOCK = 2**20  # numbers of a temporary array
@@ -154,10 +155,8 @@ class Cells:
 
     @cached_property
     def _pattern(self) -> Any:
-        from scipy.sparse import csr_matrix
-
-        return csr_matrix((np.ones(len(self.columns)), self.columns, self.starts),
-                          shape=(self.n_levels, self.n_sparse))
+        ones = np.ones(len(self.columns))
+        return scipy_sparse.csr_matrix((ones, self.columns, self.starts), shape=(self.n_levels, self.n_sparse))
 
     @property
     def _by_gathers(self) -> bool:
@@ -245,7 +244,5 @@ def padded(sparse: Any) -> tuple[Index, Array]:
 
 
 def _rows_of_equal_length(index: Any, values: Array, width: int) -> Any:
-    from scipy.sparse import csr_matrix
-
     n, each = index.shape
-    return csr_matrix((values.ravel(), index.ravel(), np.arange(n + 1) * each), shape=(n, width))
+    return scipy_sparse.csr_matrix((values.ravel(), index.ravel(), np.arange(n + 1) * each), shape=(n, width))

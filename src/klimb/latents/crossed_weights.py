@@ -13,9 +13,11 @@ import numpy.typing as npt
 
 from klimb.latents.arrow import ArrowRows, LevelPosterior, own_variances
 from klimb.latents.crossed_cells import BLOCK, padded
+from klimb.latents.linear import side_by_side
 from klimb.latents.weights_posterior import register, root_block_covariance, root_covariances, with_rest
 from klimb.numerics.arrays import Array, Index
 from klimb.numerics.dense import row_blocks, threads_for
+from klimb.numerics.lazy import scipy_sparse
 
 DENSE = 4e6  # numbers of T up to which it is held dense where rows ask for it
 FEW_ROWS = 64  # up to which squares of a root are quicker than covariances
@@ -62,16 +64,14 @@ class CrossedPosterior(LevelPosterior):
 
     def pulls(self) -> Any:
         """T as a CSR matrix, with a row for each coefficient of each level."""
-        from scipy.sparse import csr_matrix, hstack
-
         (L, k), (Bd, S) = self.level_mean.shape, (self.dense.shape[2], len(self.shared) - self.dense.shape[2])
         counts = np.repeat(np.diff(self.starts), k)
         order = np.arange(len(self.cells)) if k == 1 else np.concatenate(
             [np.tile(np.arange(self.starts[at], self.starts[at + 1]), k) for at in range(L)])
         which = np.repeat(np.tile(np.arange(k), L), counts)
-        crossed = csr_matrix((self.cells[order, which], self.columns[order], np.concatenate([[0], np.cumsum(counts)])),
-                             shape=(L * k, S))
-        return csr_matrix(hstack([csr_matrix(self.dense.reshape(L * k, Bd)), crossed], format="csr"))
+        starts = np.concatenate([[0], np.cumsum(counts)])
+        crossed = scipy_sparse.csr_matrix((self.cells[order, which], self.columns[order], starts), shape=(L * k, S))
+        return side_by_side([self.dense.reshape(L * k, Bd), crossed])
 
     @cached_property
     def _pulls(self) -> Any:
@@ -83,11 +83,9 @@ class CrossedPosterior(LevelPosterior):
 
     def pulled(self, moves: Array) -> Array:
         """T times columns over w, (L k, m)."""
-        from scipy.sparse import csr_matrix
-
         (L, k, Bd), S = self.dense.shape, len(self.shared) - self.dense.shape[2]
-        crossed = [np.asarray(csr_matrix((np.ascontiguousarray(self.cells[:, j]), self.columns, self.starts),
-                                         shape=(L, S)) @ moves[Bd:]) for j in range(k)]
+        each = [(np.ascontiguousarray(cells), self.columns, self.starts) for cells in self.cells.T]
+        crossed = [np.asarray(scipy_sparse.csr_matrix(one, shape=(L, S)) @ moves[Bd:]) for one in each]
         return np.asarray((np.stack(crossed, axis=1) + self.dense @ moves[:Bd]).reshape(L * k, moves.shape[1]))
 
     def _means(self, L: ArrowRows, t: Array, at: Index) -> Array:
@@ -97,8 +95,6 @@ class CrossedPosterior(LevelPosterior):
 
     def border_rows(self, L: ArrowRows, rows: Any) -> Array:
         """x - T_l't of some rows, dense: what they are of w, the levels following it."""
-        from scipy.sparse import csr_matrix
-
         t, at = seen(L)
         k, own = t.shape[1], at[rows]
         left = np.hstack([L.X[rows], L.sparse[rows].toarray()])
@@ -107,7 +103,7 @@ class CrossedPosterior(LevelPosterior):
             if dense:
                 left -= self._dense_pulls[own * k + j] * t[rows, j, None]
             else:
-                left -= csr_matrix(self._pulls[own * k + j].multiply(t[rows, j, None])).toarray()
+                left -= scipy_sparse.csr_matrix(self._pulls[own * k + j].multiply(t[rows, j, None])).toarray()
         return left
 
     def _joint(self, L: ArrowRows, border: Array, rest: Any) -> tuple[Array, Array]:

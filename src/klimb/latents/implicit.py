@@ -29,6 +29,7 @@ from klimb.linalg.operators import Operator, SparseOperator, StackedOperator, as
 from klimb.linalg.variances import LogDet, Variances, estimate, log_det
 from klimb.numerics.arrays import Array, Index, as_float
 from klimb.numerics.dense import cholesky, symmetric_from_lower, triangular_inverse, triangular_solve
+from klimb.numerics.lazy import lapack, scipy_sparse
 
 LOG_TWO_PI = float(np.log(2.0 * np.pi))
 TOLERANCE = 1e-10  # of the systems behind means, draws and predictions
@@ -273,9 +274,7 @@ class Implicit(Latent):
         if not posterior.spread:
             return np.zeros((D, D))
         self._fits(16 * D * D, "the dense posterior covariance")
-        from scipy.linalg.lapack import dpotri
-
-        inverse, _ = dpotri(cholesky(self.factor_of(posterior).matrix.dense()), lower=1)
+        inverse, _ = lapack.dpotri(cholesky(self.factor_of(posterior).matrix.dense()), lower=1)
         return symmetric_from_lower(inverse)
 
     def covariance_products(self, posterior: Posterior) -> Product:
@@ -286,9 +285,8 @@ class Implicit(Latent):
 
     def weight_variances(self, posterior: Posterior, accuracy: float = 0.01) -> Variances:
         """diag(A^-1), the posterior variances of the weights, with the error of the estimate."""
-        from scipy.sparse import identity
-
-        return self._variances_at(posterior, SparseOperator(identity(self.n_weights, format="csr")), accuracy)
+        every = SparseOperator(scipy_sparse.identity(self.n_weights, format="csr"))
+        return self._variances_at(posterior, every, accuracy)
 
     def weight_sample(self, posterior: Posterior, n: int, rng: np.random.Generator) -> Array:
         """Perturb and solve: A^-1 p with p ~ N(0, A) has covariance A^-1, exactly."""

@@ -17,6 +17,7 @@ from klimb.latents.costs import Option, Shape, kernel
 from klimb.latents.shocks import MOST_REDUCED, Shocks
 from klimb.numerics import dense
 from klimb.numerics.arrays import Array, Index, as_float
+from klimb.numerics.lazy import blas, lapack
 
 if TYPE_CHECKING:
     from klimb.latents.kernel_weights import KernelWeights
@@ -116,10 +117,8 @@ class KernelFactor(DenseFactor):
 
     def explained_root(self, sites: Index | slice) -> Array:
         """W = L^-1 G^1/2 K for some columns: V = K - W'W."""
-        from scipy.linalg.blas import dtrmm
-
         columns = np.asfortranarray(self._root[:, None] * self._K[:, sites])
-        return np.asarray(dtrmm(1.0, self._inverse, columns, lower=1, overwrite_b=1))
+        return np.asarray(blas.dtrmm(1.0, self._inverse, columns, lower=1, overwrite_b=1))
 
     def solve(self, b: Array) -> tuple[Array, Array]:
         """x = G^1/2 B^-1 G^-1/2 b, free of cancellation for precise sites, and K x from x itself.
@@ -135,48 +134,39 @@ class KernelFactor(DenseFactor):
         return x, Kx
 
     def _solve_once(self, b: Array) -> Array:
-        from scipy.linalg.blas import dtrmv
-
         silent = self._silent
         if not silent.any():
             rhs = b / self._root
         else:
             told = np.where(silent, b, 0.0)
             rhs = np.divide(b, self._root, out=np.zeros_like(b), where=~silent) - self._root * (self._K @ told)
-        half = dtrmv(self._inverse, rhs, lower=1)
-        x = self._root * dtrmv(self._inverse, half, lower=1, trans=1)
+        half = blas.dtrmv(self._inverse, rhs, lower=1)
+        x = self._root * blas.dtrmv(self._inverse, half, lower=1, trans=1)
         return np.where(silent, b, x)
 
     def marginal_precision(self) -> Array:
         """G^1/2 B^-1 G^1/2."""
-        from scipy.linalg.lapack import dlauum
-
         Buffers.of(len(self.gamma)).drop()
-        P, _ = dlauum(self._inverse, lower=1)
+        P, _ = lapack.dlauum(self._inverse, lower=1)
         P *= self._root[:, None]
         P *= self._root
         return np.asarray(P)
 
     def whitened(self, cross: Array) -> Array:
         """L^-1 G^1/2 k_* for each row k_* of ``cross``, as columns."""
-        from scipy.linalg.blas import dtrmm
-
         columns = np.asfortranarray((cross * self._root).T)
-        return np.asarray(dtrmm(1.0, self._inverse, columns, lower=1, overwrite_b=1))
+        return np.asarray(blas.dtrmm(1.0, self._inverse, columns, lower=1, overwrite_b=1))
 
     def explained_and_returned(self, cross: Array) -> tuple[Array, Array]:
         return self.whitened(cross), np.zeros((0, len(cross)))
 
     def covariance(self) -> Array:
-        from scipy.linalg.blas import dsyrk
-        from scipy.linalg.lapack import dlauum
-
         Buffers.of(len(self.gamma)).drop()
         weak = np.flatnonzero(self.gamma * np.diagonal(self._K) < WEAK_SITE)
         if len(weak) > MOST_WEAK * len(self.gamma):
             W = self.explained_root(slice(None))
-            return np.asarray(dsyrk(-1.0, W, beta=1.0, c=self._K.T, trans=1, lower=1))
-        V, _ = dlauum(self._inverse, lower=1)  # B^-1 = L^-T L^-1
+            return np.asarray(blas.dsyrk(-1.0, W, beta=1.0, c=self._K.T, trans=1, lower=1))
+        V, _ = lapack.dlauum(self._inverse, lower=1)  # B^-1 = L^-T L^-1
         told = ~np.isin(np.arange(len(V)), weak)
         scale = np.divide(1.0, self._root, out=np.zeros(len(V)), where=told)
         V *= -scale[:, None]
@@ -189,19 +179,15 @@ class KernelFactor(DenseFactor):
 
     def _weak_columns(self, weak: Index) -> Array:
         """Columns of V of sites that say nearly nothing: K e_i - K G^1/2 B^-1 G^1/2 K e_i."""
-        from scipy.linalg.blas import dtrmm
-
-        half = dtrmm(1.0, self._inverse, self.explained_root(weak), lower=1, trans_a=1, overwrite_b=1)
+        half = blas.dtrmm(1.0, self._inverse, self.explained_root(weak), lower=1, trans_a=1, overwrite_b=1)
         return np.asarray(self._K[:, weak] - self._K @ (self._root[:, None] * half))
 
     def correlations(self, sd: Array) -> npt.NDArray[np.float32] | None:
-        from scipy.linalg.lapack import slauum
-
         Buffers.of(len(self.gamma)).drop()
         weak = np.flatnonzero(self.gamma * sd**2 < WEAK_SINGLE)
         if len(weak) > MOST_WEAK * len(self.gamma):
             return super().correlations(sd)
-        R, _ = slauum(self._inverse.astype(np.float32), lower=1, overwrite_c=1)
+        R, _ = lapack.slauum(self._inverse.astype(np.float32), lower=1, overwrite_c=1)
         scale = np.divide(1.0, self._root * sd, out=np.zeros(len(R)), where=self._root > 0.0).astype(np.float32)
         for columns in dense.row_blocks(len(R), len(R)):  # both scalings while the block is in the cache
             part = R.T[columns]
@@ -400,9 +386,7 @@ class Kernel(Latent):
 
     def bound_gradient(self, posterior: Posterior) -> Array:
         """d bound / dK at a converged posterior, 1/2 [a a' - (K + G^-1)^-1]; d bound / d mean is ``posterior.a``."""
-        from scipy.linalg.blas import dsyr
-
         with dense.threads_for(self.dense_size):
             P = self._factor_of(posterior).marginal_precision()
             P *= -0.5
-            return dense.mirror(dsyr(0.5, posterior.a, lower=1, a=P, overwrite_a=1))
+            return dense.mirror(blas.dsyr(0.5, posterior.a, lower=1, a=P, overwrite_a=1))

@@ -9,6 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from klimb.numerics.arrays import Array, Index
+from klimb.numerics.lazy import scipy_linalg, scipy_sparse
 
 
 @final
@@ -42,21 +43,17 @@ class LinearParts:
         """Columns, prior mean and covariance with the levels among the other weights, after them."""
         if not self.n_levels:
             return self.X, self.mean, self.cov
-        from scipy.linalg import block_diag
-
         assert self.group_cov is not None
         shared = np.diag(self.cov) if self.cov.ndim == 1 else self.cov
         crossed = [np.kron(np.eye(copies), root @ root.T) for root, copies in self.roots]
-        cov = np.asarray(block_diag(shared, *crossed, np.kron(np.eye(self.n_levels), self.group_cov)))
+        cov = np.asarray(scipy_linalg.block_diag(shared, *crossed, np.kron(np.eye(self.n_levels), self.group_cov)))
         X = dense_rows(self.X, self.codes, self.values, self.n_levels, self.sparse)
         return X, np.concatenate([self.mean, np.zeros(len(cov) - len(self.mean))]), cov
 
 
 def side_by_side(columns: Sequence[Any]) -> Any:
     """Matrices, dense or sparse, as the columns of one CSR matrix."""
-    from scipy.sparse import csr_matrix, hstack
-
-    return csr_matrix(hstack([csr_matrix(one) for one in columns], format="csr"))
+    return scipy_sparse.csr_matrix(scipy_sparse.hstack([scipy_sparse.csr_matrix(one) for one in columns], format="csr"))
 
 
 def dense_rows(X: Any, codes: Index, values: Array, n_levels: int, sparse: Any = None) -> Any:

@@ -35,7 +35,7 @@ from klimb.latents.precision_weights import SparseWeights
 from klimb.linalg.analysis import SelectedFactor, analysed, lower_triangle
 from klimb.numerics.arrays import Array, Index, Mask, as_float
 from klimb.numerics.dense import cholesky, log_det_from_cholesky, psd_square_root, row_blocks, triangular_inverse
-from klimb.numerics.lazy import scipy_sparse
+from klimb.numerics.lazy import scipy_linalg, scipy_sparse
 
 SHARED = 0.25  # share of the rows from which on a column stands in the border
 SEEN = 1e-9  # of the largest site: what the sites must say of constrained directions to do without pinned nodes
@@ -118,15 +118,13 @@ class Layouts:
 
 def _pinned(constraints: Array, shared: Mask) -> Index:
     """One node for every constraint, such that the constraints determine these given all the others."""
-    from scipy.linalg import qr
-
     r = len(constraints)
     free = np.flatnonzero(~shared)
     if not r:
         return np.zeros(0, dtype=np.intp)
     if len(free) < r:
         raise InputError("constraints must be fewer than the weights they bind", f"{r} and {len(free)}", "Drop some.")
-    triangle, pivots = qr(constraints[:, free], mode="r", pivoting=True)
+    triangle, pivots = scipy_linalg.qr(constraints[:, free], mode="r", pivoting=True)
     sizes = np.abs(np.diagonal(triangle))
     require(sizes[-1] > 1e-10 * sizes[0], "constraints must be linearly independent", f"{r} rows of a lower rank",
             "Leave out those that follow from the others.")

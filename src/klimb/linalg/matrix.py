@@ -268,9 +268,7 @@ def as_design(X: Any, name: str) -> DesignMatrix:
     values = as_float(X, name, ndim=2)
     check_not_empty(values.shape, name)
     if values.size >= LARGE and values.shape[1] >= WIDE and np.count_nonzero(values) <= MOSTLY_ZERO * values.size:
-        from scipy.sparse import csr_matrix
-
-        matrix = csr_matrix(values)
+        matrix = scipy_sparse.csr_matrix(values)
         if worth_pairing(matrix):
             return PairedDesign(matrix)
     return DenseDesign(values)

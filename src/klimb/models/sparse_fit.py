@@ -24,6 +24,7 @@ from klimb.models.model import Functionals, Model
 from klimb.models.plan import Plan
 from klimb.models.solution import Solution
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import scipy_sparse
 from klimb.sites.base import Site
 from klimb.theta import Theta
 
@@ -178,9 +179,7 @@ def sparse_fit(result: Result, plan: Plan, site: Site, design: Operator, interce
 
 def identity(n_columns: int, intercept: bool) -> Any:
     """[I 0]: one row for each coefficient but the intercept's."""
-    from scipy.sparse import csr_matrix, eye
-
-    return csr_matrix(eye(n_columns, n_columns + int(intercept)))
+    return scipy_sparse.csr_matrix(scipy_sparse.eye(n_columns, n_columns + int(intercept)))
 
 
 def with_intercept(X: Any, name: str, intercept: bool) -> Operator:
@@ -195,9 +194,7 @@ def with_intercept(X: Any, name: str, intercept: bool) -> Operator:
     if matrix is None:
         return WithOnes(operator)
     if isinstance(operator, SparseOperator):
-        from scipy.sparse import csr_matrix, hstack
-
-        return SparseOperator(hstack([matrix, csr_matrix(ones)], format="csr"))
+        return SparseOperator(scipy_sparse.hstack([matrix, scipy_sparse.csr_matrix(ones)], format="csr"))
     return as_operator(np.hstack([np.asarray(matrix), ones]), name)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from klimb.numerics.arrays import Array, pieces
+from klimb.numerics.lazy import scipy_optimize
 
 Triple: TypeAlias = tuple[Array, Array, Array]
 CACHE_DOUBLES = 32768  # of one temporary
@@ -192,11 +193,9 @@ def cut_exponential(part: float, probability: float) -> tuple[float, float]:
 
     The rate is negative where more than a uniform share is to lie above.
     """
-    from scipy.optimize import brentq
-
     def excess(rate: float) -> float:
         below = part if rate == 0.0 else expm1(-rate * part) / expm1(-rate)
         return below - probability
 
-    rate = float(brentq(excess, -STEEPEST, STEEPEST))
+    rate = float(scipy_optimize.brentq(excess, -STEEPEST, STEEPEST))
     return rate, log(rate / -expm1(-rate)) if rate else 0.0

@@ -21,6 +21,7 @@ import numpy as np
 
 from klimb.errors import InputError
 from klimb.numerics.arrays import slices
+from klimb.numerics.lazy import pyarrow as pa
 from klimb.rows.columns import Column, number_column, read_column
 from klimb.rows.frames import Frame, read_frame
 from klimb.rows.maps import Cached
@@ -118,8 +119,6 @@ class ArrayTable(RowTable):
 @contextmanager
 def readable(path: str = "") -> Iterator[None]:
     """Errors of Arrow, of files that are not there or are broken, in our words."""
-    import pyarrow as pa
-
     try:
         yield
     except (pa.ArrowException, OSError) as error:
@@ -257,8 +256,6 @@ def arrow_frame(batch: Any, names: Sequence[str]) -> Frame:
 
 def arrow_column(name: str, values: Any) -> Column:
     """A column of Arrow; text is read as codes of its levels, so that a row costs no object."""
-    import pyarrow as pa
-
     kind = values.type
     if kind == pa.float64() and not values.null_count and not isinstance(values, pa.ChunkedArray):
         return number_column(name, values.to_numpy())

@@ -18,6 +18,7 @@ import numpy as np
 
 from klimb.errors import no_column
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import narwhals as nw
 from klimb.rows.columns import Codes, Column
 from klimb.rows.frames import Frame, read_frame
 
@@ -161,8 +162,6 @@ def _codes(column: Column) -> tuple[Codes, int]:
 def count_rows(frame: Frame, by: CellKeys) -> Tally:
     """The groups of a frame in memory, by the library that holds it, or by NumPy."""
     if frame.kind not in ("dict", "numpy"):
-        import narwhals as nw
-
         native = nw.from_native(frame.native, eager_only=True)
         if all(name in native.columns and _is_plain(native.schema[name]) for name in by.names):
             return tally_of(grouped(native, by), by)
@@ -206,8 +205,6 @@ def rounded(frame: Frame, digits: Mapping[str, int]) -> Frame:
 
 def grouped(frame: Any, by: CellKeys) -> Any:
     """A frame of narwhals, lazy or not, with a row for each group."""
-    import narwhals as nw
-
     for name, digits in by.digits.items():
         scale = 10.0**digits
         frame = frame.with_columns((((nw.col(name) * scale + 0.5) // 1.0) / scale).alias(name))
@@ -243,7 +240,5 @@ def tally_of(found: Any, by: CellKeys) -> Tally:
 
 def _is_plain(dtype: Any) -> bool:
     """Whether an engine can group by such a column: numbers, flags, text, categories, dates."""
-    import narwhals as nw
-
     return bool(dtype.is_numeric() or dtype.is_temporal()
                 or dtype in (nw.Boolean, nw.String, nw.Categorical) or isinstance(dtype, nw.Enum))

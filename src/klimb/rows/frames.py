@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from klimb.errors import InputError, listed, no_column
 from klimb.numerics.arrays import Array, Index, Mask
+from klimb.numerics.lazy import narwhals as nw
 from klimb.rows.columns import Column, number_label, read_column, read_objects
 
 
@@ -98,8 +99,6 @@ def make_frame(columns: Mapping[str, npt.NDArray[Any]], like: Frame, rows: Index
         for name, values in arrays.items():
             out[name] = values
         return out.view(np.recarray) if isinstance(like.native, np.recarray) else out
-    import narwhals as nw
-
     source = nw.from_native(like.native, eager_only=True)
     made = nw.from_dict(arrays, backend=source.implementation).to_native()
     if hasattr(like.native, "index") and source.implementation.is_pandas_like():
@@ -140,8 +139,6 @@ def _read_values(name: str, values: Any) -> Column:
     plain = isinstance(values, (np.ndarray, list, tuple, range))
     if plain or not (hasattr(values, "dtype") or hasattr(values, "type")):
         return read_column(name, values)
-    import narwhals as nw
-
     try:
         series = nw.from_native(values, series_only=True)
     except TypeError:
@@ -160,8 +157,6 @@ def _read_structured(data: npt.NDArray[Any]) -> Frame:
 
 
 def _read_narwhals(data: Any) -> Frame:
-    import narwhals as nw
-
     _unique(data)
     try:
         frame = nw.from_native(data, allow_series=False)
@@ -190,8 +185,6 @@ def _unique(data: Any) -> None:
 
 def _read_series(name: str, series: Any) -> Column:
     """A series of narwhals."""
-    import narwhals as nw
-
     dtype = series.dtype
     null = series.is_null()
     missing = null.to_numpy().astype(bool) if null.any() else None
@@ -215,8 +208,6 @@ def _read_series(name: str, series: Any) -> Column:
 
 
 def _read_categories(name: str, series: Any, missing: Mask | None) -> Column:
-    import narwhals as nw
-
     if series.implementation.is_pandas_like():
         native = series.to_native()
         labels = _labels(native.cat.categories.tolist())

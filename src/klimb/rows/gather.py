@@ -11,6 +11,7 @@ import numpy as np
 
 from klimb.errors import InputError, no_column
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import narwhals as nw
 from klimb.rows.blocks import ArrayTable, RowTable
 from klimb.rows.cells import CellKeys, ResponseSums, cell_codes, count_rows, rounded
 from klimb.rows.columns import read_column
@@ -124,8 +125,6 @@ def _may_pay(frame: Frame, by: CellKeys) -> bool:
     if frame.kind in ("dict", "numpy"):
         sample = frame.taken(rows, by.names)
     else:
-        import narwhals as nw
-
         native = nw.from_native(frame.native, eager_only=True).select(*by.names)
         sample = read_frame(native[rows].to_native())
     most = 2.5 * SHARE * frame.n  # a sample is no census: what it lets through is counted

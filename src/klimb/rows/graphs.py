@@ -10,6 +10,7 @@ import numpy as np
 
 from klimb.errors import InputError, listed
 from klimb.numerics.arrays import Index
+from klimb.numerics.lazy import csgraph, scipy_sparse
 
 Edges = Index
 _ADVICE = "Pass pairs of levels, a dict of neighbours, a sparse adjacency matrix, a networkx graph or a libpysal W."
@@ -31,11 +32,8 @@ class Graph:
 
     def parts(self) -> Index:
         """The connected part of every node."""
-        from scipy.sparse import coo_array
-        from scipy.sparse.csgraph import connected_components
-
-        matrix = coo_array((np.ones(len(self.edges)), (self.edges[:, 0], self.edges[:, 1])), shape=(self.n, self.n))
-        return np.asarray(connected_components(matrix, directed=False)[1], dtype=np.intp)
+        matrix = scipy_sparse.coo_array((np.ones(len(self.edges)), tuple(self.edges.T)), shape=(self.n, self.n))
+        return np.asarray(csgraph.connected_components(matrix, directed=False)[1], dtype=np.intp)
 
 
 def read_graph(given: Any, levels: Sequence[str], appeared: Sequence[str], name: str) -> Graph:
@@ -72,15 +70,9 @@ def _weights(given: Any) -> list[float]:
         given = np.asarray(given) if isinstance(given, np.ndarray | list) else np.zeros(0)
         if given.ndim != 2 or given.shape[0] != given.shape[1] or given.shape[1] == 2 or given.dtype.kind not in "fiub":
             return []
-        given = _sparse(given)
+        given = scipy_sparse.coo_array(given)
     matrix = given.tocoo()
     return list(np.unique(matrix.data[(matrix.data != 0) & (matrix.row != matrix.col)]).tolist())
-
-
-def _sparse(matrix: Any) -> Any:
-    from scipy.sparse import coo_array
-
-    return coo_array(matrix)
 
 
 def _pairs(given: Any, name: str, regions: int) -> tuple[list[Any], list[tuple[Any, Any]]]:
@@ -112,7 +104,7 @@ def _pairs(given: Any, name: str, regions: int) -> tuple[list[Any], list[tuple[A
     if array.ndim == 2 and array.shape[1] == 2 and not (array.shape[0] == 2 and array.dtype.kind == "f"):
         return _from_pairs([(i, j) for i, j in array.tolist()])
     if array.ndim == 2 and array.shape[0] == array.shape[1]:
-        return _from_matrix(_sparse(array), name, regions)
+        return _from_matrix(scipy_sparse.coo_array(array), name, regions)
     raise InputError(f"{name} must be a graph", f"{type(given).__name__} of shape {array.shape}", _ADVICE)
 
 

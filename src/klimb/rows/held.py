@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
 
+from klimb.numerics.lazy import pyarrow as pa
 from klimb.rows.blocks import RowTable, arrow_column, arrow_frame
 from klimb.rows.columns import Column
 from klimb.rows.frames import Frame, read_frame
@@ -27,8 +28,6 @@ class TableBlock:
     @classmethod
     def of(cls, data: Any) -> TableBlock:
         """From what an engine gives to a worker: a table of Arrow, or a data frame of pandas."""
-        import pyarrow as pa
-
         return cls(data if isinstance(data, pa.Table) else pa.Table.from_pandas(data, preserve_index=False))
 
     def frames(self, names: Sequence[str], rows: int) -> Iterator[Frame]:
@@ -79,8 +78,6 @@ class HeldTable(RowTable):
         return read_frame(self._gathered(names, 1).slice(0, 1))
 
     def _gathered(self, names: Sequence[str], most: int | None = None) -> Any:
-        import pyarrow as pa
-
         return pa.concat_tables(self.engine.map(partial(chosen, tuple(names)), self.blocks[:most]),
                                 promote_options="permissive")
 

@@ -13,6 +13,7 @@ import numpy as np
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array, Index, as_float
 from klimb.numerics.dense import row_blocks
+from klimb.numerics.lazy import scipy_sparse, scipy_spatial
 
 Cells = Index
 SLIVER = 1.0  # degrees, of the smallest angle that a user's triangle may have
@@ -50,14 +51,12 @@ class Mesh:
 
     def elements(self) -> tuple[Array, Any]:
         """Of the linear elements: the lumped masses, and the integrals of products of gradients as a CSC matrix."""
-        from scipy.sparse import csc_array
-
         n, k = len(self.nodes), self.cells.shape[1]
         slopes = np.concatenate([-self._inverse.sum(axis=2, keepdims=True), self._inverse], axis=2)
         local = np.einsum("mdi,mdj,m->mij", slopes, slopes, self.sizes())
         masses = np.bincount(self.cells.ravel(), np.repeat(self.sizes() / k, k), n).astype(np.float64)
         rows, columns = np.repeat(self.cells, k, axis=1).ravel(), np.tile(self.cells, k).ravel()
-        return masses, csc_array((local.ravel(), (rows, columns)), shape=(n, n))
+        return masses, scipy_sparse.csc_array((local.ravel(), (rows, columns)), shape=(n, n))
 
     def rows(self, points: Array) -> tuple[Any, Any]:
         """Rows over the nodes that interpolate at points, and which points lie outside: their rows are empty.
@@ -68,8 +67,6 @@ class Mesh:
         Laplacian makes this leading term right at every point. Frequencies beyond the mesh stay lost: in the plane
         about 0.12 (kappa h)^2 of the variance at spacing h, as measured on lattices.
         """
-        from scipy.sparse import csr_array, diags_array
-
         cell, weights = self.locate(points)
         inside, k = np.flatnonzero(cell >= 0), self.cells.shape[1]
         at, own = self.cells[cell[inside]], weights[inside]
@@ -78,10 +75,12 @@ class Mesh:
             square = ((self.nodes[at[:, i]] - self.nodes[at[:, j]]) ** 2).sum(axis=1)
             moment[inside] += own[:, i] * own[:, j] * square
             total[inside] += square / (k * (k + 1))
-        plain = csr_array((own.ravel(), (np.repeat(inside, k), at.ravel())), shape=(len(points), len(self.nodes)))
+        plain = scipy_sparse.csr_array((own.ravel(), (np.repeat(inside, k), at.ravel())),
+                                       shape=(len(points), len(self.nodes)))
         masses, G = self.elements()
-        smoothed = diags_array((total - moment) / (2.0 * (k - 1))) @ (plain @ (diags_array(1.0 / masses) @ G))
-        return csr_array(plain - smoothed), cell < 0
+        laplacian = scipy_sparse.diags_array(1.0 / masses) @ G
+        smoothed = scipy_sparse.diags_array((total - moment) / (2.0 * (k - 1))) @ (plain @ laplacian)
+        return scipy_sparse.csr_array(plain - smoothed), cell < 0
 
     def locate(self, points: Array) -> tuple[Cells, Array]:
         """The cell of every point, -1 outside, and its barycentric weights, which are 0 outside.
@@ -91,14 +90,12 @@ class Mesh:
         (array([ 0, -1]), array([[0.5 , 0.25, 0.25],
                [0.  , 0.  , 0.  ]]))
         """
-        from scipy.spatial import cKDTree
-
         found, weights = np.full(len(points), -1, dtype=np.intp), np.zeros((len(points), self.cells.shape[1]))
         slack = INSIDE * np.ptp(self.nodes, axis=0)
         low, high = self.nodes.min(axis=0) - slack, self.nodes.max(axis=0) + slack
         open_ = np.flatnonzero(((points >= low) & (points <= high)).all(axis=1))
         near = min(8, len(self.cells))
-        tree: Any = cKDTree(self.nodes[self.cells].mean(axis=1))
+        tree: Any = scipy_spatial.cKDTree(self.nodes[self.cells].mean(axis=1))
         some = tree.query(points[open_], k=[*range(1, near + 1)])[1]
         self._search(points, open_, some, found, weights)
         left = open_[found[open_] < 0]
@@ -198,9 +195,7 @@ def cover(points: Array, spacing: float | None, margin: float) -> tuple[Mesh, fl
 
 def _smallest(points: Array, extent: float) -> float:
     """A spacing that is fine enough where points are dense, with at most `MOST_NODES` of it over their extent."""
-    from scipy.spatial import cKDTree
-
-    second = cKDTree(points).query(points, k=[3])[0]
+    second = scipy_spatial.cKDTree(points).query(points, k=[3])[0]
     least, most = (0.001, 0.01) if points.shape[1] == 1 else (0.5 / MOST_NODES**0.5, COARSEST)
     return float(np.clip(SHARE * np.quantile(second, 0.1), least * extent, most * extent))
 
@@ -215,9 +210,7 @@ def _cover_line(points: Array, h: float, margin: float, adapt: bool) -> Array:
 
 def _cover_plane(points: Array, h: float, margin: float, adapt: bool) -> Array:
     """Lattices of spacing h, 2 h, 4 h, ..., each a part of the one before, where that is what is wanted."""
-    from scipy.spatial import cKDTree
-
-    tree: Any = cKDTree(points)
+    tree: Any = scipy_spatial.cKDTree(points)
     low, high = points.min(axis=0), points.max(axis=0)
     share, coarsest = SHARE if adapt else GROWTH, COARSEST * np.linalg.norm(high - low)
     found, side = list[Array](), h
@@ -255,9 +248,7 @@ def _between_neighbours(mesh: Mesh) -> Array:
 
 def _triangulated(nodes: Array) -> Mesh:
     """Delaunay's triangles, without the flat ones that fill the edge up to a convex hull."""
-    from scipy.spatial import Delaunay
-
-    mesh = Mesh(nodes, Delaunay(nodes).simplices.astype(np.intp))
+    mesh = Mesh(nodes, scipy_spatial.Delaunay(nodes).simplices.astype(np.intp))
     while (flat := (_side_counts(mesh.cells) == 1).any(axis=1) & (smallest_angles(mesh) < PEELED)).any():
         mesh = Mesh(nodes, mesh.cells[~flat])
     used = np.unique(mesh.cells)

@@ -12,6 +12,7 @@ from klimb.errors import InputError
 from klimb.linalg.matrix import DenseDesign, DesignMatrix
 from klimb.numerics.arrays import Array, Index
 from klimb.numerics.dense import row_blocks
+from klimb.numerics.lazy import scipy_sparse
 
 CONSTANT = 1e-12  # deviation over mean that is rounding: that of a mean over a million rows is some 1e-13
 SMALL = 2**22  # entries (32 MB) up to which a sparse matrix is copied to a dense one
@@ -71,16 +72,12 @@ class Scaling:
         """Scaled rows, dense or (where X is sparse and large) sparse and not centred: see `design_of`."""
         if not hasattr(X, "tocsr"):
             return (X - self.centre) / self.scale
-        from scipy.sparse import diags_array
-
-        return (X @ diags_array(1.0 / self.scale)).tocsr()
+        return (X @ scipy_sparse.diags_array(1.0 / self.scale)).tocsr()
 
     def _sparse_rows(self, X: Any) -> Any:
         """Scaled rows that are not centred, as CSR; a column of ones in front where there is an intercept."""
-        from scipy.sparse import csr_array, hstack
-
-        Z = self.apply(csr_array(X))
-        return hstack([csr_array(np.ones((Z.shape[0], 1))), Z], format="csr") if self.intercept else Z
+        Z = self.apply(scipy_sparse.csr_array(X))
+        return scipy_sparse.hstack([np.ones((Z.shape[0], 1)), Z], format="csr") if self.intercept else Z
 
     def design(self, X: Any) -> Any:
         """Scaled rows, with a column of ones in front where there is an intercept: a `DesignMatrix`, or CSR."""
@@ -97,11 +94,9 @@ class Scaling:
         Z = self.apply(X)
         if not hasattr(Z, "tocsr"):
             return DenseDesign(np.column_stack([np.ones(len(Z)), Z]) if self.intercept else Z)
-        from scipy.sparse import csr_array, hstack
-
         shift = self.centre / self.scale
         if self.intercept:
-            Z = hstack([csr_array(np.ones((Z.shape[0], 1))), Z], format="csr")
+            Z = scipy_sparse.hstack([np.ones((Z.shape[0], 1)), Z], format="csr")
             shift = np.concatenate([[0.0], shift])
         return CentredDesign(Z, shift)
 

@@ -19,6 +19,8 @@ from typing import Any, final
 import numpy as np
 
 from klimb.errors import InputError, no_column
+from klimb.numerics.lazy import narwhals as nw
+from klimb.numerics.lazy import pyarrow as pa
 from klimb.rows.blocks import ArrayTable, FileTable, RowTable, readable, spooled, write_batches
 from klimb.rows.cells import CellKeys, Tally, grouped, tally_of
 from klimb.rows.engines import DaskEngine, RayEngine, SparkEngine
@@ -89,8 +91,6 @@ class LazyRows(Scan):
         return found if found.n <= most else None
 
     def count(self) -> int:
-        import narwhals as nw
-
         return int(self._now(self.frame.select(nw.len())).item())
 
     def first(self, names: Sequence[str], n: int) -> Frame:
@@ -104,8 +104,6 @@ class LazyRows(Scan):
         return spooled(lambda path: self.frame.select(*names).sink_parquet(str(path)))
 
     def tally(self, by: CellKeys) -> Tally:
-        import narwhals as nw
-
         cells = grouped(self.frame, by)
         found = self._now(cells.head(MOST_CELLS + 1))
         if len(found) > MOST_CELLS:
@@ -144,8 +142,6 @@ class BatchRows(Scan):
 
     def _chunks(self, names: Sequence[str], size: int) -> Iterator[Any]:
         """Tables of about ``size`` rows."""
-        import pyarrow as pa
-
         batches: list[Any] = []
         waiting = 0
         with readable():
@@ -191,8 +187,6 @@ class BatchRows(Scan):
         return spooled(lambda path: write_batches(self._chunks(names, CHUNK), path))
 
     def tally(self, by: CellKeys) -> Tally:
-        import narwhals as nw
-
         names = [*by.names, *([by.response] if by.response is not None else [])]
         parts, waiting, rows = list[Any](), 0, 0
         for table in self._chunks(names, CHUNK):
@@ -216,16 +210,11 @@ class BatchRows(Scan):
 
 def joined(tables: list[Any]) -> Any:
     """Tables of Arrow as one."""
-    import pyarrow as pa
-
     return pa.concat_tables(tables, promote_options="permissive").unify_dictionaries()
 
 
 def _merged(parts: list[Any], by: CellKeys) -> Any:
     """Groups of several chunks as those of one."""
-    import narwhals as nw
-    import pyarrow as pa
-
     table = joined(parts)
     tally = tally_of(nw.from_native(table, eager_only=True), by)
     table = table.take(pa.array(tally.first))
@@ -263,8 +252,6 @@ def as_table(data: Any) -> Frame | Scan:
         return _of_ray(data)
     if isinstance(data, Iterator) or hasattr(data, "read_next_batch"):
         return _of_iterator(iter(data))
-    import narwhals as nw
-
     lazy = nw.from_native(data, pass_through=True)
     return LazyRows(lazy) if isinstance(lazy, nw.LazyFrame) else read_frame(data)
 
@@ -329,8 +316,6 @@ def scan(path: Any, *, where: Any = None, unreadable: str = "error", filesystem:
 
 def _schema_of_all(dataset: Any) -> Any:
     """Types that hold what every file has: Arrow takes those of the first one, where x may be whole or nothing."""
-    import pyarrow as pa
-
     found = dataset.schema
     for fragment in dataset.get_fragments():
         with suppress(pa.ArrowInvalid, pa.ArrowTypeError):  # text and levels, say, which are read as what they are

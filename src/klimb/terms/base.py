@@ -24,6 +24,7 @@ from klimb.formula.functions import Function
 from klimb.latents.weights_posterior import Moments
 from klimb.likelihoods import Choices, Units
 from klimb.numerics.arrays import Array, Index
+from klimb.numerics.lazy import scipy_sparse
 from klimb.rows.table import Source
 from klimb.sites.base import Site
 from klimb.terms.column_moments import ColumnMoments
@@ -78,14 +79,12 @@ class Coded:
 
     def sparse(self) -> Any:
         """The same as a CSR matrix."""
-        from scipy.sparse import csr_matrix
-
         n, k = self.values.shape
         at = np.flatnonzero(self.codes >= 0)
         columns = self.codes[at, None] * k + np.arange(k)
         counts = np.where(self.codes >= 0, k, 0)
-        return csr_matrix((self.values[at].ravel(), columns.ravel(), np.concatenate([[0], np.cumsum(counts)])),
-                          shape=(n, self.n_levels * k))
+        starts = np.concatenate([[0], np.cumsum(counts)])
+        return scipy_sparse.csr_matrix((self.values[at].ravel(), columns.ravel(), starts), shape=(n, self.n_levels * k))
 
 
 @final

@@ -26,7 +26,7 @@ from klimb.formula.numeric import Numeric
 from klimb.latents.costs import Shape, primal, sparse_factor
 from klimb.latents.weights_posterior import Moments
 from klimb.numerics.arrays import Array
-from klimb.numerics.lazy import scipy_sparse
+from klimb.numerics.lazy import scipy_interpolate, scipy_linalg, scipy_sparse
 from klimb.priors import Exponential
 from klimb.rows.table import Source
 from klimb.terms.base import Context, Nodes, TermBlock
@@ -81,11 +81,9 @@ class ManyKnots(Field):
     @cached_property
     def _basis(self) -> tuple[Any, Any]:
         """B-splines and the map from the weights to their coefficients."""
-        from scipy.interpolate import BSpline
-
         k = len(self.knots)
         padded = np.concatenate([np.zeros(3), self.knots, np.ones(3)])
-        splines = BSpline(padded, np.eye(k + 2), 3)
+        splines = scipy_interpolate.BSpline(padded, np.eye(k + 2), 3)
         ends = splines.derivative(2)(np.array([0.0, 1.0]))
         first, last = -ends[0, 1:3] / ends[0, 0], -ends[1, -3:-1] / ends[1, -1]
         rows = np.concatenate([[0, 0], np.arange(1, k + 1), [k + 1, k + 1]])
@@ -96,12 +94,10 @@ class ManyKnots(Field):
     @cached_property
     def _root(self) -> Any:
         """A root T of the structure matrix T'T: R = L L', T = L'D."""
-        from scipy.linalg import cholesky_banded
-
         h = np.diff(self.knots)
         R = np.zeros((2, len(h) - 1))
         R[0], R[1, :-1] = (h[:-1] + h[1:]) / 3.0, h[1:-1] / 6.0
-        lower = cholesky_banded(R, lower=True)
+        lower = scipy_linalg.cholesky_banded(R, lower=True)
         splines, join = self._basis
         bends = scipy_sparse.csr_array(_second_derivatives(splines, self.knots)) @ join
         n = len(h) - 1
@@ -154,12 +150,10 @@ class ManyKnots(Field):
 
     def _rows(self, x: Array) -> Any:
         """Four nonzeros a row; beyond the outer knots the curve goes on as a straight line."""
-        from scipy.interpolate import BSpline
-
         splines, join = self._basis
         u = (x - self.origin) / self.width
         inside = np.clip(u, 0.0, 1.0)
-        rows = scipy_sparse.csr_array(BSpline.design_matrix(inside, splines.t, 3))
+        rows = scipy_sparse.csr_array(scipy_interpolate.BSpline.design_matrix(inside, splines.t, 3))
         beyond = u - inside
         if beyond.any():
             slopes = scipy_sparse.csr_array(splines.derivative()(np.array([0.0, 1.0])))
