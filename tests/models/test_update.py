@@ -10,8 +10,10 @@ import pytest
 import klimb
 from klimb import kernels, sites
 from klimb.errors import InputError
+from klimb.infer.problem import Problem
+from klimb.infer.start import local_sites
 from klimb.kernels.means import ConstantMean
-from klimb.models.update import local_sites
+from klimb.latents import Posterior
 
 RNG = np.random.default_rng(5)
 N, OLD = 260, 240
@@ -83,11 +85,12 @@ def test_parameters_that_are_one_per_datum():
 def test_local_sites_are_near_each_datum_s_own_optimum(name, v):
     """Against a process of one point each, which is what N(m, v) is."""
     site, y = DATA[name]
-    clean = site.validate(y[:20])
     m = RNG.standard_normal(20)
-    slope, gamma = local_sites(site, clean, m, np.full(20, v), np.zeros(20))
+    latent = klimb.latents.Kernel(v * np.eye(20), mean=m)
+    around = Posterior(latent, np.zeros(20), np.zeros(20), m, np.full(20, v), 0.0)
+    slope, gamma = local_sites(Problem(latent, site, y[:20]), m, np.full(20, v), around)
     assert np.isfinite(slope + gamma).all()
-    found = klimb.infer(klimb.latents.Kernel(v * np.eye(20), mean=m), site, y[:20]).bound
+    found = klimb.infer(latent, site, y[:20]).bound
     variance = v / (1 + gamma * v)
     mean = m + variance * (slope - gamma * m)
     kl = 0.5 * ((mean - m) ** 2 / v + variance / v - 1 - np.log(variance / v))

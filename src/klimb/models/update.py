@@ -6,18 +6,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, final
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.infer.loop import infer
+from klimb.infer.problem import Problem
 from klimb.infer.result import Status
-from klimb.infer.start import sites_at, start_at
+from klimb.infer.start import local_sites, sites_at, start_at
 from klimb.kernels import Kernel
 from klimb.kernels.means import Mean, ZeroMean
+from klimb.latents.base import Posterior
 from klimb.latents.inducing import Inducing
 from klimb.latents.weights import Weights
 from klimb.likelihoods import Left, Observed, from_site
@@ -29,8 +32,6 @@ from klimb.numerics.arrays import Array, ArrayLike, as_float
 from klimb.numerics.dense import row_blocks
 from klimb.rows.kernel_rows import inducing_latent
 from klimb.sites.base import Site
-
-LOCAL_STEPS = 6  # on each new datum alone: the loop does the rest
 
 
 def update(fit: Fit, X_new: ArrayLike, y_new: Any, *, weights: Any = None, site: Site | None = None,
@@ -76,16 +77,24 @@ def update(fit: Fit, X_new: ArrayLike, y_new: Any, *, weights: Any = None, site:
         raise InputError(f"y_new must have {n_new} entries", f"{fresh.n}", "There is one observation per input.")
     f_old, f_new = (fit.latents(rows) for rows in (None, inputs))
     larger = replace(model, X=np.vstack([model.X, inputs]), likelihood=likelihood)
-    both, slack = _joined(old, fresh), larger.latent.slack[n_old:]
+    both = _joined(old, fresh)
     everything = larger.site(both)
     clean = everything.validate(both.y)
     slope, gamma = sites_at(everything.rows(slice(0, n_old)), clean[:n_old], f_old.m[0], f_old.v[0])
-    own_slope, own_gamma = local_sites(everything.rows(slice(n_old, n_old + n_new)), clean[n_old:], f_new.m[0],
-                                       np.maximum(f_new.v[0] - slack, 0.0), slack)
+    new = Problem(replace(model, X=inputs).latent, everything.rows(slice(n_old, None)), fresh.y)
+    own_slope, own_gamma = _new_sites(new, f_new.m[0], f_new.v[0])
     start = start_at(larger.latent, np.concatenate([slope, own_slope]), np.concatenate([gamma, own_gamma]))
     result = larger.infer(both, start=start, tol=tol, max_iter=max_iter)
     return Fit.of(Solution(larger, result, one_point(larger, result), result.bound, "fixed", result.status, 1), both,
                   interval=fit.interval)
+
+
+def _new_sites(new: Problem, m: Array, v: Array) -> tuple[Array, Array]:
+    """(slope, gamma) of new data, each at its own optimum against its prediction; from the datum where that fails."""
+    around: Any = Posterior(new.latent, np.zeros_like(m), np.zeros_like(m), m, v, 0.0)
+    with suppress(NotPositiveDefiniteError):
+        return local_sites(new, m, np.maximum(v - new.latent.slack, 0.0), around)
+    return new.site.start(new.y)
 
 
 def _known(fit: Fit) -> Observed:
@@ -118,49 +127,6 @@ def _joined(old: Observed, new: Observed) -> Observed:
         counts = np.concatenate([np.ones(part.n) if part.weights is None else part.weights for part in (old, new)])
     aux = {name: np.concatenate([values, new.aux[name]]) for name, values in old.aux.items()}
     return replace(old, y=np.concatenate([old.y, new.y]), aux=aux, weights=counts, rows=None)
-
-
-def local_sites(site: Site, y: Array, m: Array, v: Array, slack: Array) -> tuple[Array, Array]:
-    """(slope, gamma) of each datum at its own optimum where h ~ N(m, v) and f ~ N(h, slack), all at once.
-
-    Natural steps on one datum each, from its own start or from no site; a step that lowers the datum's bound is halved.
-    """
-    start_slope, start_gamma = site.start(y)
-    slope, gamma = np.zeros_like(m), np.zeros_like(m)
-    bound, mean, e_alpha, e_gamma = _local_bound(site, y, (m, v, slack), slope, gamma)
-    step = np.ones_like(m)
-    wanted_slope, wanted_gamma = start_slope, start_gamma
-    for _ in range(LOCAL_STEPS):
-        tried_slope = slope + step * (wanted_slope - slope)
-        tried_gamma = gamma + step * (wanted_gamma - gamma)
-        tried = _local_bound(site, y, (m, v, slack), tried_slope, tried_gamma)
-        better = tried[0] >= bound
-        slope, gamma = np.where(better, tried_slope, slope), np.where(better, tried_gamma, gamma)
-        bound = np.where(better, tried[0], bound)
-        mean, e_alpha, e_gamma = (
-            np.where(better, new, old) for new, old in zip(tried[1:], (mean, e_alpha, e_gamma), strict=True)
-        )
-        step = np.where(better, 1.0, 0.5 * step)
-        usable = np.isfinite(e_alpha) & np.isfinite(e_gamma)
-        wanted_gamma = np.where(usable, e_gamma, start_gamma)
-        wanted_slope = np.where(usable, wanted_gamma * mean - e_alpha, start_slope)
-    return slope, gamma
-
-
-def _local_bound(site: Site, y: Array, prior: tuple[Array, Array, Array], slope: Array,
-                 gamma: Array) -> tuple[Array, Array, Array, Array]:
-    """The bound of each datum alone, -inf where it is improper; the mean there, and the oracle's alpha and gamma."""
-    m, v, slack = prior
-    share = 1.0 + gamma * v
-    proper = share > 0.0
-    share = np.where(proper, share, 1.0)
-    mean, variance = m + v * (slope - gamma * m) / share, v / share
-    with np.errstate(over="ignore", invalid="ignore"):
-        e = site.oracle(y, mean, variance + slack)
-        spread = np.divide((mean - m) ** 2, v, out=np.zeros_like(m), where=v > 0)
-        value = e.value - 0.5 * (spread + 1.0 / share - 1.0 + np.log(share))
-    alpha, curvature = (np.where(np.isfinite(x), x, np.inf) for x in (e.alpha, e.gamma))
-    return np.where(proper & np.isfinite(value), value, -np.inf), mean, alpha, curvature
 
 
 @final
