@@ -11,8 +11,7 @@ from klimb.errors import InputError
 from klimb.infer.minibatch import minibatch
 from klimb.kernels.means import ConstantMean
 from klimb.numerics.dense import Whitener
-from klimb.rows.kernel_rows import KernelRows, inducing_latent
-from klimb.rows.source import RowSource
+from klimb.rows.kernel_rows import KernelRows, RowSource, inducing_latent
 
 RNG = np.random.default_rng(3)
 N = 5000

@@ -7,7 +7,7 @@ import pytest
 from scipy.sparse import csr_array
 from tests.terms.view import encode
 
-from klimb.terms.collinear import collinear
+from klimb.terms.column_moments import collinear
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(50, 4))

@@ -25,7 +25,7 @@ from klimb.active.pool import take_rows, times_each
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.latents import Posterior, Weights
 from klimb.latents.kernel import DenseFactor, kernel_factor
-from klimb.latents.prior import WeightPrior
+from klimb.latents.linear import WeightPrior
 from klimb.linalg.krylov import lanczos, simplest_preconditioner, solve
 from klimb.linalg.matrix import CsrDesign, DesignMatrix
 from klimb.linalg.normal_matrix import NormalMatrix

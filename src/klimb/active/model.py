@@ -11,7 +11,7 @@ from klimb.infer.loop import infer
 from klimb.infer.result import Result
 from klimb.infer.start import start_at
 from klimb.latents import Posterior, Weights
-from klimb.latents.prior import WeightPrior
+from klimb.latents.linear import WeightPrior
 from klimb.linalg.matrix import DesignMatrix, PairedDesign, as_design
 from klimb.numerics.arrays import Array, Index
 from klimb.numerics.lazy import scipy_sparse

@@ -29,8 +29,7 @@ from klimb.latents.base import Latent, as_latent
 from klimb.linalg.matrix import DenseDesign, DesignMatrix
 from klimb.numerics.arrays import Array, Index
 from klimb.numerics.dense import cholesky, log_det_from_cholesky, threads_for, triangular_inverse
-from klimb.rows.kernel_rows import KernelRows
-from klimb.rows.source import shuffled_batches
+from klimb.rows.kernel_rows import KernelRows, shuffled_batches
 from klimb.sites.base import Expectation, Site
 
 SMALLEST_BATCH, BATCH_PER_WEIGHT = 1000, 4  # a batch must be worth the factorisation that follows it

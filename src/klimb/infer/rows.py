@@ -29,7 +29,7 @@ from klimb.infer.natural import Natural
 from klimb.infer.problem import ROUNDING
 from klimb.infer.result import Result, Status
 from klimb.latents.base import Posterior
-from klimb.latents.prior import WeightPrior
+from klimb.latents.linear import WeightPrior
 from klimb.latents.weights import Weights
 from klimb.latents.weights_posterior import DenseWeights
 from klimb.linalg.matrix import ColumnDesign, DenseDesign

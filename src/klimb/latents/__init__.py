@@ -1,11 +1,9 @@
 """Latent Gaussian models: priors and their maps to the sites."""
 
-from klimb.latents.arrow import ArrowRows
+from klimb.latents.arrow import ArrowRows, DrawnWeights
 from klimb.latents.base import Factor, Latent, Posterior
 from klimb.latents.crossed import Crossed
 from klimb.latents.crossed_products import CrossedProducts
-from klimb.latents.cut_weights import CutWeights as CutWeights  # which registers it
-from klimb.latents.drawn import DrawnWeights  # which registers it
 from klimb.latents.implicit import Implicit
 from klimb.latents.inducing import Inducing
 from klimb.latents.kernel import Kernel

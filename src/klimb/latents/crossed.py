@@ -23,9 +23,8 @@ from klimb.latents.coordinates import LARGEST_DENSE, Coordinates, WeightCoordina
 from klimb.latents.costs import Option, Shape, crossed
 from klimb.latents.crossed_cells import Cells
 from klimb.latents.crossed_weights import CANCELLED, CrossedPosterior, CrossedWeights
-from klimb.latents.linear import LinearParts, dense_rows, side_by_side
+from klimb.latents.linear import LinearParts, WeightPrior, dense_rows, side_by_side
 from klimb.latents.mixed import LevelLatent, checked_levels, group_root, inverse_blocks
-from klimb.latents.prior import WeightPrior
 from klimb.latents.shocks import Shocks
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.dense import cholesky, log_det_from_cholesky, symmetric_from_lower, triangular_inverse

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import weakref
 from abc import abstractmethod
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import require
 from klimb.latents.base import Factor, Latent, Posterior, check_spread, draws_from, factor_of, mean_at, variances_at
-from klimb.latents.buffers import Buffers
 from klimb.latents.coordinates import Coordinates, DenseCoordinates
 from klimb.latents.costs import Option, Shape, kernel
 from klimb.latents.shocks import MOST_REDUCED, Shocks
@@ -26,6 +26,44 @@ MOST_KEPT = 12  # factors that a latent remembers: one per output
 MOST_WEAK = 0.3  # share of such sites up to which their columns of V are computed one by one
 WEAK_SINGLE = 1e-4  # gamma_i v_i below this: single precision has too few digits of B^-1 for V_ij
 WEAK_SITE = 1e-4  # gamma_i k_ii below this: (1 - (B^-1)_ii) / gamma_i would cancel, so V_ii comes from K - W'W
+MOST_SPARE, LARGEST_SPARE = 2, 4000**2  # work arrays kept, and the entries from which they are not worth keeping
+
+
+@final
+class Buffers:
+    """n x n work arrays, handed from a factor that is gone to the next one.
+
+    Fresh memory has to be mapped page by page, which for n of some thousands can cost as much as a factorisation.
+    """
+
+    _known: ClassVar[weakref.WeakValueDictionary[int, Buffers]] = weakref.WeakValueDictionary()
+
+    @classmethod
+    def of(cls, n: int) -> Buffers:
+        """Those that all latents of this size share, as those of one model at many hyperparameters."""
+        return cls._known.setdefault(n, cls(n))
+
+    def __init__(self, n: int) -> None:
+        self._shape = (n, n)
+        self._spare: list[Array] = []
+
+    def take(self) -> Array:
+        try:
+            return self._spare.pop()
+        except IndexError:
+            return np.empty(self._shape)
+
+    def drop(self) -> None:
+        """Free what nobody has, before a matrix of the same size that is no work array."""
+        self._spare.clear()
+
+    def lend(self, buffer: Array, borrower: object) -> None:
+        """Take ``buffer`` back when ``borrower`` is garbage."""
+        weakref.finalize(borrower, self._give_back, buffer).atexit = False
+
+    def _give_back(self, buffer: Array) -> None:
+        if len(self._spare) < MOST_SPARE and buffer.size <= LARGEST_SPARE:
+            self._spare.append(buffer)
 
 
 def positive(v: Array, prior: Array) -> Array:

@@ -21,8 +21,7 @@ from klimb.latents.arrow import ArrowRows, ArrowWeights, LevelPosterior, own_var
 from klimb.latents.base import Factor, Latent, Posterior, checked_outputs, factor_of, sites_of, variances_at
 from klimb.latents.coordinates import LARGEST_DENSE, Coordinates, WeightCoordinates
 from klimb.latents.costs import Option, Shape, arrow
-from klimb.latents.linear import LinearParts
-from klimb.latents.prior import WeightPrior
+from klimb.latents.linear import LinearParts, WeightPrior
 from klimb.latents.shocks import Shocks
 from klimb.linalg.matrix import DenseDesign
 from klimb.numerics.arrays import Array, as_float

@@ -10,12 +10,10 @@ import numpy.typing as npt
 
 from klimb.errors import InputError
 from klimb.latents.base import Factor, Latent, Posterior, Product, checked_outputs, draws_from, sites_of, variances_at
-from klimb.latents.buffers import Buffers
 from klimb.latents.coordinates import Coordinates, DenseCoordinates, PrimalCoordinates
 from klimb.latents.costs import Option, Shape, cheapest, dual, primal
-from klimb.latents.kernel import DenseFactor, Kernel, kernel_factor
-from klimb.latents.linear import LinearParts
-from klimb.latents.prior import WeightPrior
+from klimb.latents.kernel import Buffers, DenseFactor, Kernel, kernel_factor
+from klimb.latents.linear import LinearParts, WeightPrior
 from klimb.latents.shocks import MOST_REDUCED, UNSEEN, Shocks
 from klimb.latents.weights_posterior import DenseWeights, WeightPosterior, WideWeights
 from klimb.linalg.matrix import DesignMatrix, ScaledRows, as_design

@@ -17,7 +17,7 @@ from scipy.special import ndtr
 
 from klimb.errors import InputError
 from klimb.infer.result import Status
-from klimb.latents.drawn import DrawnWeights
+from klimb.latents.arrow import DrawnWeights
 from klimb.latents.output_posteriors import Several
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.models.components import SCORES, Components

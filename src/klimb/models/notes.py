@@ -74,7 +74,7 @@ def collinear_notes(encoded: Encoded, encoder: Encoder, moments: ColumnMoments |
     values, names = block.values, np.array(encoder.fixed.every_name)
     if not 0 < len(names) <= MOST_CHECKED or (block.moments(encoded.shares) if moments is None else moments).apart:
         return []
-    from klimb.terms.collinear import collinear
+    from klimb.terms.column_moments import collinear
 
     if moments is not None:
         seen = (np.ptp(values, axis=0) > 0.0) | (moments.high == moments.low)

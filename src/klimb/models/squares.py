@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 
 from klimb.latents.arrow import ArrowWeights
+from klimb.latents.linear import WeightPrior
 from klimb.latents.mixed import LevelRows, eliminated
-from klimb.latents.prior import WeightPrior
 from klimb.latents.weights_posterior import DenseWeights, WeightPosterior
 from klimb.likelihoods import Observed
 from klimb.models.linear_parts import LinearRows

@@ -1,4 +1,4 @@
-"""Tables in blocks of rows that stay where they are: row groups of files, slices of arrays.
+"""Tables in blocks of rows that stay where they are: row groups of files, slices of arrays, partitions that an engine holds.
 
 A block is a small record that can be sent to another process and reads its rows there, a few at a time. A `RowTable`
 has all blocks, and reads one column at a time, which is what a formula learns levels, knots and means from.
@@ -6,6 +6,7 @@ has all blocks, and reads one column at a time, which is what a formula learns l
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import shutil
 import tempfile
@@ -14,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, final
 
@@ -25,6 +27,7 @@ from klimb.numerics.lazy import pyarrow as pa
 from klimb.rows.columns import Column, number_column, read_column
 from klimb.rows.frames import Frame, read_frame
 from klimb.rows.maps import Cached
+from klimb.rows.reduction import BlockEngine
 
 BLOCK_ROWS = 1 << 18  # of a table in memory
 PAGE, PAGES = 1 << 20, 3  # bytes of a page of Parquet, and how many of them a column holds that is to be unpacked
@@ -274,3 +277,72 @@ def arrow_column(name: str, values: Any) -> Column:
         numbers = values.to_numpy() if isinstance(values, pa.ChunkedArray) else values.to_numpy(zero_copy_only=False)
         return read_column(name, numbers)  # nulls of floating point are NaN
     return read_frame(pa.table({name: values})).read(name)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TableBlock:
+    """The rows of a block, where they are."""
+
+    table: Any  # of Arrow
+
+    @classmethod
+    def of(cls, data: Any) -> TableBlock:
+        """From what an engine gives to a worker: a table of Arrow, or a data frame of pandas."""
+        return cls(data if isinstance(data, pa.Table) else pa.Table.from_pandas(data, preserve_index=False))
+
+    def frames(self, names: Sequence[str], rows: int) -> Iterator[Frame]:
+        whole = self.table.select(list(names)).combine_chunks()
+        for begin in range(0, whole.num_rows, rows):
+            yield arrow_frame(whole.slice(begin, rows), names)
+
+    def identity(self) -> Any:
+        text = hashlib.sha256()
+        for batch in self.table.combine_chunks().to_batches():
+            text.update(batch.serialize())
+        return self.table.num_rows, text.hexdigest()
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class HeldBlock:
+    """A block by the name that its engine has for it."""
+
+    data: Any
+    number: int = 0
+    known: tuple[Any, ...] = ()
+
+    def identity(self) -> Any:
+        return self.known
+
+    def size(self, names: Sequence[str]) -> float:
+        return 8.0 * len(names) * (self.known[0] if self.known else 0)
+
+
+@final
+class HeldTable(RowTable):
+    """A table in blocks that ``engine`` holds, and passes over."""
+
+    def __init__(self, engine: BlockEngine, blocks: Sequence[HeldBlock], names: Sequence[str]) -> None:
+        self.engine, self.columns = engine, tuple(names)
+        known = list(engine.map(TableBlock.identity, blocks))
+        self.n = sum(rows for rows, _ in known)
+        self.blocks: Any = [HeldBlock(block.data, block.number, own) for block, own in zip(blocks, known, strict=True)]
+
+    def column(self, name: str) -> Column:
+        return arrow_column(name, self._gathered((name,)).column(name))
+
+    def whole(self, names: Sequence[str]) -> Frame:
+        return read_frame(self._gathered(names))
+
+    def first(self, names: Sequence[str]) -> Frame:
+        return read_frame(self._gathered(names, 1).slice(0, 1))
+
+    def _gathered(self, names: Sequence[str], most: int | None = None) -> Any:
+        return pa.concat_tables(self.engine.map(partial(chosen, tuple(names)), self.blocks[:most]),
+                                promote_options="permissive")
+
+
+def chosen(names: Sequence[str], block: TableBlock) -> Any:
+    """Some columns of a block."""
+    return block.table.select(list(names))

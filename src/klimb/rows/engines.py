@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, final
 
 from klimb.errors import InputError, KlimbError
-from klimb.rows.held import HeldBlock, TableBlock
+from klimb.rows.blocks import HeldBlock, TableBlock
 from klimb.rows.reduction import BlockEngine
 
 TRIES = 3  # of a pass whose workers were lost

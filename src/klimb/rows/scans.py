@@ -21,11 +21,10 @@ import numpy as np
 from klimb.errors import InputError, no_column
 from klimb.numerics.lazy import narwhals as nw
 from klimb.numerics.lazy import pyarrow as pa
-from klimb.rows.blocks import ArrayTable, FileTable, RowTable, readable, spooled, write_batches
+from klimb.rows.blocks import ArrayTable, FileTable, HeldTable, RowTable, readable, spooled, write_batches
 from klimb.rows.cells import CellKeys, Tally, grouped, tally_of
 from klimb.rows.engines import DaskEngine, RayEngine, SparkEngine
 from klimb.rows.frames import Frame, read_frame
-from klimb.rows.held import HeldTable
 from klimb.rows.maps import CONTENTS, read_cache, write_cache
 from klimb.rows.reduction import BlockEngine
 

@@ -28,8 +28,7 @@ from klimb.numerics.lazy import scipy_sparse
 from klimb.priors import PCCorrelation
 from klimb.rows.table import Source
 from klimb.terms.base import Context, Nodes, TermBlock
-from klimb.terms.field import Field, banded, on_pattern, symmetric_pattern
-from klimb.terms.positions import column_positions, grid
+from klimb.terms.field import Field, banded, column_positions, grid, on_pattern, symmetric_pattern
 from klimb.theta import ParameterBlock
 
 MOST_LAGS = 10

@@ -1,23 +1,26 @@
-"""Ranges, means, sds and correlations of the columns of a block, weighted, in two passes that copy nothing."""
+"""Columns of a design: their ranges, means, sds and correlations, and in words which of them say nothing new."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, final
 
 import numpy as np
 
 from klimb.numerics.arrays import Array
-from klimb.numerics.dense import gram, row_blocks
+from klimb.numerics.dense import gram, row_blocks, triangle_by_rows
 
 CLEARLY = 1e-6  # share of a column, and eigenvalue of the correlations, below which a QR factorisation has to tell
+TOLERANCE = 1e-13  # share of a column's length that must be new: the square of a column around 1e6 has 1e-12
+INTERCEPT = "Intercept"
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class ColumnMoments:
-    """What priors and notes ask of columns: their least and largest entry, mean and sd, and how they are correlated."""
+    """Weighted, in two passes that copy nothing: least and largest entry, mean and sd, and how columns correlate."""
 
     low: Array
     high: Array
@@ -65,3 +68,84 @@ class ColumnMoments:
         if (~varies).sum() > 1 or (self.size == 0.0).any() or (self.sd[varies] <= CLEARLY * self.size[varies]).any():
             return False
         return bool(np.linalg.eigvalsh(self.correlation[np.ix_(varies, varies)]).min(initial=1.0) > CLEARLY)
+
+
+
+def collinear(matrix: Any, names: Sequence[str]) -> list[str]:
+    """One sentence for every column that the columns before it make up.
+
+    >>> x = np.array([1.0, 2.0, 4.0, 7.0])
+    >>> print(*collinear(np.column_stack([np.ones(4), x, 3 - 2 * x, 0 * x]), ["Intercept", "x", "z", "w"]), sep="\\n")
+    'z' is 3 Intercept - 2 x: the data cannot tell them apart.
+    'w' is zero in every row: the data say nothing about its coefficient.
+    """
+    n, p = matrix.shape
+    if len(names) != p:
+        raise ValueError(f"{p} columns and {len(names)} names")
+    if not n or not p:
+        return []
+    found = []
+    sizes = _sizes(matrix)
+    R = _triangle(matrix, np.where(sizes > 0.0, sizes, 1.0))
+    basis: list[int] = []  # columns that are needed
+    Q = np.zeros((p, 0))  # orthonormal, in the coordinates of R
+    T = np.zeros((0, 0))  # R[:, basis] = Q T
+    for j in range(p):
+        column = R[:, j]
+        if sizes[j] == 0.0:
+            found.append(f"{names[j]!r} is zero in every row: the data say nothing about its coefficient.")
+            continue
+        inside = Q.T @ column
+        rest = column - Q @ inside
+        again = Q.T @ rest
+        rest, inside = rest - Q @ again, inside + again
+        new = float(np.linalg.norm(rest))
+        if new <= TOLERANCE * float(np.linalg.norm(column)):
+            weights = np.linalg.solve(T, inside) * sizes[j] / sizes[basis]
+            found.append(_sentence(names[j], [names[k] for k in basis], weights, sizes[basis] / sizes[j]))
+            continue
+        T = np.block([[T, inside[:, None]], [np.zeros((1, len(basis))), np.array([[new]])]])
+        Q = np.column_stack([Q, rest / new])
+        basis.append(j)
+    return found
+
+
+def _sizes(matrix: Any) -> Array:
+    """Largest absolute entry of every column."""
+    largest = abs(matrix).max(axis=0)
+    return np.asarray(largest.toarray() if hasattr(largest, "toarray") else largest, dtype=np.float64).ravel()
+
+
+def _triangle(matrix: Any, sizes: Array) -> Array:
+    """R of a QR of the scaled columns, some rows at a time."""
+
+    def blocks() -> Iterator[Array]:
+        for rows in row_blocks(*matrix.shape):
+            part = matrix[rows]
+            yield np.asarray(part.toarray() if hasattr(part, "toarray") else part, dtype=np.float64) / sizes
+
+    return triangle_by_rows(blocks, matrix.shape[1])
+
+
+def _sentence(name: str, others: list[str], weights: Array, sizes: Array) -> str:
+    parts = [(weight, other) for weight, other, size in zip(weights.tolist(), others, sizes.tolist(), strict=True)
+             if abs(weight) * size > 1e-7]
+    if len(parts) == 1 and parts[0][1] == INTERCEPT:
+        return f"{name!r} is {parts[0][0]:.6g} in every row: the data cannot tell it from the intercept."
+    if len(parts) > 8:
+        return (f"{name!r} is a combination of {len(parts)} other columns, such as "
+                f"{', '.join(repr(other) for _, other in parts[:4])}: the data cannot tell them apart.")
+    text = ""
+    for weight, other in parts:
+        sign = ("-" if not text else " - ") if weight < 0 else ("" if not text else " + ")
+        size = _plain(abs(weight))
+        text += f"{sign}{other}" if size == "1" else f"{sign}{size} {other}"
+    return f"{name!r} is {text}: the data cannot tell them apart."
+
+
+def _plain(weight: float) -> str:
+    """A weight as a short fraction where it is one, else with six digits."""
+    simple = Fraction(weight).limit_denominator(12)
+    if 0 < simple < 10_000 and abs(float(simple) - weight) < 1e-8 * weight:
+        return str(simple)
+    return f"{weight:.6g}"

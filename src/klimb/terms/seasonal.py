@@ -25,8 +25,17 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_sparse
 from klimb.rows.table import Source
 from klimb.terms.base import Context, Nodes, TermBlock
-from klimb.terms.field import FLAT, Field, banded, directions, scaled_entries, symmetric_pattern, with_flat
-from klimb.terms.positions import column_positions, grid
+from klimb.terms.field import (
+    FLAT,
+    Field,
+    banded,
+    column_positions,
+    directions,
+    grid,
+    scaled_entries,
+    symmetric_pattern,
+    with_flat,
+)
 from klimb.theta import ParameterBlock
 
 MOST_PERIOD = 1000

@@ -16,7 +16,7 @@ from klimb.apps.papers.pictures import NOTHING
 from klimb.errors import NotPositiveDefiniteError
 from klimb.infer.minibatch import FactorisedGaussian
 from klimb.infer.rows import SiteSums, block_sums, fit_by_sums
-from klimb.latents.prior import WeightPrior
+from klimb.latents.linear import WeightPrior
 from klimb.numerics.arrays import Array
 from klimb.rows.reduction import Block
 
