@@ -290,8 +290,7 @@ class Precision(Latent):
         rows = scipy_sparse.eye_array(D, format="csr") if A is None else scipy_sparse.csr_array(A, dtype=np.float64)
         if rows.shape[1] != D or not rows.shape[0]:
             raise InputError(f"A must have rows, and {D} columns", f"shape {rows.shape}", "There is one per weight.")
-        if not np.isfinite(rows.data).all():
-            raise InputError("A must be finite", "NaN or infinity", "Drop these rows.")
+        require(np.isfinite(rows.data).all(), "A must be finite", "NaN or infinity", "Drop these rows.")
         C = np.zeros((0, D)) if constraints is None else as_float(constraints, "constraints", ndim=2)
         require(C.shape[1] == D, f"constraints must have {D} columns", f"shape {C.shape}", "There is one per weight.")
         self._build(Layouts(prior, rows, C), rows, prior.data, mean, slack, n_outputs, logdet)
@@ -416,8 +415,7 @@ def _checked_precision(Q: Any) -> Any:
         raise InputError("Q must be a square matrix with some rows", f"shape {matrix.shape}", "One row per weight.")
     matrix.sum_duplicates()
     matrix.sort_indices()
-    if not np.isfinite(matrix.data).all():
-        raise InputError("Q must be finite", "NaN or infinity", "Check how it was made.")
+    require(np.isfinite(matrix.data).all(), "Q must be finite", "NaN or infinity", "Check how it was made.")
     away = abs(matrix - matrix.T)
     if away.nnz and away.max() > 1e-10 * abs(matrix).max():
         raise InputError("Q must be symmetric", f"a difference of {away.max():.3g} to its transpose",

@@ -114,8 +114,7 @@ class Observed:
 def read_response(left: Left, kind: ResponseKind, name: str, wanted: tuple[str, ...] = ()) -> Observed:
     """The response as a likelihood of this kind needs it; ``wanted`` are levels in the order that the user gave."""
     array = np.asarray(left.values, dtype=np.float64)
-    if array.shape[0] == 0:
-        raise InputError("a fit needs at least one row", "none", "Check the filter, and the missing values.")
+    require(array.shape[0] != 0, "a fit needs at least one row", "none", "Check the filter, and the missing values.")
     if left.status is not None:
         return replace(read_response(replace(left, status=None), kind, name, wanted), aux={"status": left.status})
     if kind == "trials" or (kind == "binary" and array.ndim == 2):

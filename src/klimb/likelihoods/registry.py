@@ -182,9 +182,8 @@ def named_site(site: Site) -> Likelihood:
     if isinstance(site, sites.Poisson) and np.any(np.asarray(site.exposure) != 1.0):
         raise InputError("an exposure belongs in the formula", "Poisson(exposure=...)",
                          "Write offset(log(exposure)), and family=\"poisson\".")
-    if isinstance(site, sites.Binomial):
-        raise InputError("trials belong in the formula", "Binomial(trials=...)",
-                         "Write p(successes, trials) ~ ..., and family=\"binomial\".")
+    require(not isinstance(site, sites.Binomial), "trials belong in the formula", "Binomial(trials=...)",
+            "Write p(successes, trials) ~ ..., and family=\"binomial\".")
     if isinstance(site, sites.Ordinal):
         return LIKELIHOODS["ordinal"](site.link, {"cutpoints": site.cutpoints})
     if (named := _named(site)) is None:

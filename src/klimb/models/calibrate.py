@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from klimb.errors import InputError, KlimbError, pyplot
+from klimb.errors import InputError, KlimbError, pyplot, require
 from klimb.infer.loop import infer
 from klimb.latents.base import Latent, as_latent
 from klimb.numerics.arrays import Array
@@ -51,8 +51,7 @@ class Calibration:
 
     def coverage(self, level: float = 0.9) -> Array:
         """Share of the data sets whose central interval covers the truth, for each marginal."""
-        if not 0.0 < level < 1.0:
-            raise InputError("level must lie strictly between 0 and 1", f"{level}", "0.9 is a 90% interval.")
+        require(0.0 < level < 1.0, "level must lie strictly between 0 and 1", level, "0.9 is a 90% interval.")
         return np.asarray((np.abs(self.places - 0.5) <= 0.5 * level).mean(axis=0))
 
     def overall(self, level: float = 0.9) -> float:
@@ -148,8 +147,7 @@ def calibrate(model: Any, site: Site | None = None, *, n: int = 500, seed: int =
     task = _Task(latent, likelihood, chosen, corrected, tol)
     seeds = np.random.SeedSequence(seed).spawn(n)
     found = [answer for answer in _answers(task, seeds, workers) if answer is not None]
-    if not found:
-        raise InputError("some simulated data set must be fitted", f"none of {n} converged", "Narrow the prior.")
+    require(found, "some simulated data set must be fitted", f"none of {n} converged", "Narrow the prior.")
     verdicts = Counter(word for _, word in found if word)
     return Calibration(np.array([place for place, _ in found]), chosen, latent.reports, n - len(found), dict(verdicts))
 
@@ -211,9 +209,8 @@ def _parts(model: Any, site: Any) -> tuple[Latent, Site]:
     if isinstance(model, Fit):
         if model.result is None:
             raise InputError("calibration needs the rows of the fit", "a fit from a file", "Fit again.")
-        if model.observed.copies is not None:
-            raise InputError("calibration draws every row by itself", f"cells of {model.n:,} rows",
-                             "Fit with cells=False, or a sample of the rows.")
+        require(model.observed.copies is None, "calibration draws every row by itself", f"cells of {model.n:,} rows",
+                "Fit with cells=False, or a sample of the rows.")
         aux = {name: values for name, values in model.observed.aux.items() if name != "status"}
         return model.model.latent, model.model.site(replace(model.observed, aux=aux))
     if isinstance(model, Model):

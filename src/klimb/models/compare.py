@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.models.loo import LeaveOneOut
 from klimb.report.text import plain, table
 
@@ -121,9 +121,8 @@ def _check_same_data(name: str, one: Fit, other_name: str, other: Fit) -> None:
                          if one.n != other.n else f"other rows in {other_name!r} than in {name!r}",
                          "Drop rows with missing values before fitting, so that all models see the same ones.")
     a, b = one.observed.name, other.observed.name
-    if a != b:
-        raise InputError("compare needs one response", f"{a!r} in {name!r}, {b!r} in {other_name!r}",
-                         "Densities of different quantities cannot be compared.")
+    require(a == b, "compare needs one response", f"{a!r} in {name!r}, {b!r} in {other_name!r}",
+            "Densities of different quantities cannot be compared.")
     if not np.array_equal(one.observed.y, other.observed.y):
         raise InputError("compare needs the same response values", f"others in {other_name!r} than in {name!r}",
                          "Densities of different data (or of counts and levels) cannot be compared.")

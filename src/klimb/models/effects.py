@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import require
 from klimb.models.prediction import checked_interval, class_columns, latent_columns, mean_columns
 from klimb.report.records import EffectCurve
 from klimb.report.text import plain
@@ -28,9 +28,8 @@ def effect_curves(fit: FormulaFit, columns: Sequence[str] | str | None = None,
     known = {variable.name: variable for variable in _shown(fit)}
     wanted = list(known) if columns is None else [columns] if isinstance(columns, str) else list(columns)
     for name in wanted:
-        if name not in known:
-            raise InputError("effects needs columns that the formula uses", repr(name),
-                             f"They are {', '.join(known) or 'none'}.")
+        require(name in known, "effects needs columns that the formula uses", repr(name),
+                f"They are {', '.join(known) or 'none'}.")
     return [curve for name in wanted for curve in _curves(fit, known[name], level)]
 
 

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb._files import draft_of
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 
 FORMAT = 1  # of the container; each kind counts the versions of its own header (``schema``)
 KEY = "klimb"  # where the document stands in the safetensors header. One key, because the order of several is random.
@@ -145,9 +145,8 @@ def _name_of_array(name: Any) -> str:
 def _storable(name: str, values: Any) -> AnyArray:
     """A contiguous array in native byte order, of a dtype on the list. safetensors would write others as garbage."""
     array = np.asarray(values)
-    if array.dtype.name not in DTYPES:
-        raise InputError(f"array {name!r} must hold real numbers, integers or booleans", f"dtype {array.dtype}",
-                         "Convert it; text belongs into the header.")
+    require(array.dtype.name in DTYPES, f"array {name!r} must hold real numbers, integers or booleans",
+            f"dtype {array.dtype}", "Convert it; text belongs into the header.")
     return np.require(array, array.dtype.newbyteorder("="), "C").reshape(array.shape)
 
 
@@ -185,9 +184,8 @@ def load(path: PathLike) -> Any:
     >>> load(klimb_file)  # doctest: +SKIP
     """
     found = read_container(path)
-    if found.kind not in READERS:
-        raise InputError(f"klimb.load reads files of kind {', '.join(sorted(READERS))}", f"kind {found.kind!r}",
-                         "It was written by a newer klimb, or by write_container: use read_container.")
+    require(found.kind in READERS, f"klimb.load reads files of kind {', '.join(sorted(READERS))}",
+            f"kind {found.kind!r}", "It was written by a newer klimb, or by write_container: use read_container.")
     module, name = READERS[found.kind]
     for holder in RECORDS:
         import_module(holder)
@@ -240,8 +238,7 @@ class LazyArrays(Mapping[str, AnyArray]):
 
 def _refuse_what_can_not_be_klimb(path: Path) -> None:
     needed = "a klimb file is needed"
-    if path.is_dir():
-        raise InputError(needed, f"{path}, a directory", "Name the file in it.")
+    require(not path.is_dir(), needed, f"{path}, a directory", "Name the file in it.")
     try:
         with path.open("rb") as stream:
             first = stream.read(16)
@@ -276,9 +273,8 @@ def _open(path: Path) -> tuple[dict[str, Any], Any]:
     except safetensors.SafetensorError as error:
         raise InputError("a whole klimb file is needed", f"{path}: {error}",
                          "It is damaged or cut short: copy it again from where it came.") from error
-    if KEY not in metadata:
-        raise InputError("a klimb file is needed", f"{path}, a safetensors file that klimb did not write",
-                         "Open it with safetensors.")
+    require(KEY in metadata, "a klimb file is needed", f"{path}, a safetensors file that klimb did not write",
+            "Open it with safetensors.")
     try:
         whole = json.loads(metadata[KEY], object_pairs_hook=_without_repeats)
         document, digest = whole["document"], whole["sha256"]

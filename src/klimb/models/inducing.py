@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.infer.result import Result
 from klimb.kernels.inducing_points import GreedyPoints, candidates
 from klimb.models.average import one_point
@@ -74,8 +74,7 @@ def enough_inducing(model: KernelModel, y: Any, *, tol: float = 0.1, most: int =
     16 inducing points (explained): the variance that they leave unexplained costs no more than 0.1 nats.
     """
     single(model, "For several classes say how many: klimb.gp(..., inducing=100).")
-    if not tol > 0:
-        raise InputError("tol must be positive", f"{tol}", "It is in nats; the default is 0.1.")
+    require(tol > 0, "tol must be positive", tol, "It is in nats; the default is 0.1.")
     if most < 1:
         raise InputError("most must be at least 1", f"{most}", "It is the largest number of points.")
     data = model.read(y)

@@ -17,7 +17,7 @@ from typing import Any, Literal, Self, TypeAlias, final
 import numpy as np
 
 from klimb._stored import stored
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.kernels import Kernel as Covariance
 from klimb.kernels import Matern12, Matern32, Matern52, Product, Sum
 from klimb.kernels.means import Mean
@@ -138,9 +138,8 @@ class KernelModel(Model):
 
     def ready(self, data: Observed) -> Self:
         """With the parameters of a likelihood given by name, whose priors depend on the scale of the data."""
-        if len(data.y) != len(self.X):
-            raise InputError(f"y must have one entry per row of X ({len(self.X)})", f"{len(data.y)}",
-                             "Check that X and y match.")
+        require(len(data.y) == len(self.X), f"y must have one entry per row of X ({len(self.X)})", len(data.y),
+                "Check that X and y match.")
         likelihood = self.likelihood.for_data(data)
         if not likelihood.parameters:
             prepared = likelihood.prepared(data, Choices())
@@ -314,9 +313,8 @@ def markov_terms(kernel: Covariance) -> tuple[tuple[float, ...], tuple[float, ..
 
 def check_fields(kernels: int, fields: int, least: int = 1) -> None:
     """An error where the number of kernels is not that of the latent fields."""
-    if kernels not in (least, fields):
-        raise InputError(f"kernel must be one kernel, or one for each of {fields} latent values", f"{kernels}",
-                         "With baseline=True class 0 has none.")
+    require(kernels in (least, fields), f"kernel must be one kernel, or one for each of {fields} latent values",
+            kernels, "With baseline=True class 0 has none.")
 
 
 def single(model: Any, advice: str) -> KernelModel:

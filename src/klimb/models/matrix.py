@@ -13,7 +13,7 @@ from typing import Any, final
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import require
 from klimb.infer.loop import infer
 from klimb.infer.problem import Problem
 from klimb.infer.start import local_sites, sites_at, start_at
@@ -180,9 +180,8 @@ def absorb(fit: Fit, rows: Rows, levels: Sequence[str], *, tol: float) -> Fit:
     model, part = fit.model, fit.components.parts[0]
     assert isinstance(model, LinearModel)
     assert model.inputs is not None
-    if model.by_products:
-        raise InputError("partial_fit needs the covariance of all coefficients",
-                         f"{part.size:,} of them, fitted by products alone", "Fit all rows at once, or fewer columns.")
+    require(not model.by_products, "partial_fit needs the covariance of all coefficients",
+            f"{part.size:,} of them, fitted by products alone", "Fit all rows at once, or fewer columns.")
     likelihood = model.likelihood
     data = likelihood.read(left_of(rows, levels), rows.weights)
     design, latents = model.inputs.design(rows.X), []

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.infer.loop import infer
 from klimb.infer.matrixfree.inner import Bound, site_for
 from klimb.infer.matrixfree.outer import DoubleLoop
@@ -214,9 +214,8 @@ def _prior_site(prior: Any, scale: Any, df: float, power: float, count: int) -> 
     if isinstance(prior, Site):
         prior.check_length(count)
         return prior
-    if prior not in PRIORS:
-        raise InputError(f"prior must be one of {', '.join(PRIORS)}, a site, or (sparse_glm only) gaussian",
-                         repr(prior), "Laplace is the l1 penalty as a distribution.")
+    require(prior in PRIORS, f"prior must be one of {', '.join(PRIORS)}, a site, or (sparse_glm only) gaussian",
+            repr(prior), "Laplace is the l1 penalty as a distribution.")
     values = _positive(scale, count, "scale")
     width: Any = float(scale) if np.ndim(scale) == 0 else values
     if prior == "student":
@@ -236,17 +235,15 @@ def _each(value: Any, count: int, several: bool, name: str) -> list[Any]:
     """One value for each analysis operator: a list of them, or the same for all."""
     if not several or not isinstance(value, (list, tuple)):
         return [value] * count
-    if len(value) != count:
-        raise InputError(f"{name} must be one value or one for each of the {count} analysis operators",
-                         f"{len(value)}", "Write them in the order of analysis.")
+    require(len(value) == count, f"{name} must be one value or one for each of the {count} analysis operators",
+            len(value), "Write them in the order of analysis.")
     return list(value)
 
 
 def _positive(scale: Any, count: int, name: str) -> Array:
     values = as_float(scale, name)
-    if values.ndim > 1 or (values.ndim == 1 and len(values) != count):
-        raise InputError(f"{name} must be a number or one per coefficient ({count})", f"shape {values.shape}",
-                         "Pass a 1-d array.")
+    require(values.ndim <= 1 and (values.ndim != 1 or len(values) == count),
+            f"{name} must be a number or one per coefficient ({count})", f"shape {values.shape}", "Pass a 1-d array.")
     if not (values > 0.0).all():
         bad = int(np.flatnonzero(np.atleast_1d(values) <= 0.0)[0])
         raise InputError(f"{name} must be positive", f"{np.atleast_1d(values)[bad]:.6g} at index {bad}",

@@ -9,7 +9,7 @@ from typing import Any, Self, final
 import numpy as np
 
 from klimb._stored import SKIPPED, stored
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.infer.result import Result
 from klimb.latents.attached import AttachedWeights
 from klimb.latents.base import Latent, Posterior
@@ -85,9 +85,8 @@ class OperatorModel(Model):
                 raise InputError("this needs the rows of the fit", "a fit from a file", "Pass the rows.")
             return self.design
         given = as_operator(new, "X_new")
-        if given.shape[1] != self.n_columns:
-            raise InputError(f"X_new must have {self.n_columns} columns", f"shape {given.shape}",
-                             "Use the columns of the fit, without the intercept's.")
+        require(given.shape[1] == self.n_columns, f"X_new must have {self.n_columns} columns", f"shape {given.shape}",
+                "Use the columns of the fit, without the intercept's.")
         return with_intercept(given, "X_new", self.intercept)
 
     def functionals(self, prepared: Operator) -> Functionals:

@@ -16,7 +16,7 @@ import numpy as np
 
 from klimb._files import whole_file
 from klimb._stan import StanDefinition, StanPart, StanScope, ToldLevels, comment, literal, said
-from klimb.errors import InputError
+from klimb.errors import require
 from klimb.formula.factors import INTERCEPT
 from klimb.likelihoods import Likelihood, Observed
 from klimb.models.linear import LinearModel
@@ -129,9 +129,8 @@ class StanProgram:
 def stan_program(fit: FormulaFit, centred: bool | None = None) -> StanProgram:
     """The program of a fit; ``centred`` says how weights with a learnt scale are written, None leaves it to the fit."""
     model, data = fit.linear, fit.observed
-    if data.sampled_from:
-        raise InputError("Stan needs all rows of a fit in memory", f"a sample of {data.sampled_from:,} rows",
-                         "Fit the sample by itself, and sample that.")
+    require(not data.sampled_from, "Stan needs all rows of a fit in memory", f"a sample of {data.sampled_from:,} rows",
+            "Fit the sample by itself, and sample that.")
     likelihood, classes = model.likelihood, len(model.likelihood.fields)
     blocks, terms, follows = list[WrittenBlock](), list[WrittenTerm](), likelihood.centre_words()
     if follows:

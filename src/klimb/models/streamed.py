@@ -17,7 +17,7 @@ from typing import Any, final
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.formula import Formula
 from klimb.infer.result import Result
 from klimb.infer.rows import SiteSums, few_rows, sums_of
@@ -349,9 +349,8 @@ def _responses(encoder: Encoder, source: Source, family: Likelihood, missing: st
                          f"{', '.join(KINDS)}", f"{odd.name} ({odd.kind})",
                          "Write s(x, sparse=False) for a curve, gp(x) for a field. Or leave the term out, or fit a "
                          "sample of the rows.")
-    if missing == "predict":
-        raise InputError('rows that are not in memory need missing="drop" or "error"', '"predict"',
-                         "Predict for a frame of these rows after the fit.")
+    require(missing != "predict", 'rows that are not in memory need missing="drop" or "error"', '"predict"',
+            "Predict for a frame of these rows after the fit.")
     assert encoder.response is not None
     left = Left(encoder.response.name, encoder.response.encode(source), encoder.response.levels, source.rows,
                 encoder.response.status(source))

@@ -13,7 +13,7 @@ from typing import Any, final
 
 import numpy as np
 
-from klimb.errors import InputError, NotPositiveDefiniteError
+from klimb.errors import InputError, NotPositiveDefiniteError, require
 from klimb.infer.loop import infer
 from klimb.infer.problem import Problem
 from klimb.infer.result import Status
@@ -73,8 +73,7 @@ def update(fit: Fit, X_new: ArrayLike, y_new: Any, *, weights: Any = None, site:
     likelihood = model.likelihood if site is None else from_site(site)
     fresh = _read(model if site is None else replace(model, likelihood=from_site(site.rows(slice(n_old, None)))),
                   y_new, weights, old)
-    if fresh.n != n_new:
-        raise InputError(f"y_new must have {n_new} entries", f"{fresh.n}", "There is one observation per input.")
+    require(fresh.n == n_new, f"y_new must have {n_new} entries", fresh.n, "There is one observation per input.")
     f_old, f_new = (fit.latents(rows) for rows in (None, inputs))
     larger = replace(model, X=np.vstack([model.X, inputs]), likelihood=likelihood)
     both = _joined(old, fresh)

@@ -1,4 +1,4 @@
-"""Tables in blocks of rows that stay where they are: row groups of files, slices of arrays, partitions that an engine holds.
+"""Tables in blocks of rows that stay where they are: row groups of files, slices of arrays, partitions of engines.
 
 A block is a small record that can be sent to another process and reads its rows there, a few at a time. A `RowTable`
 has all blocks, and reads one column at a time, which is what a formula learns levels, knots and means from.

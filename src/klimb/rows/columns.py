@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics.arrays import Array, Index, Mask
 
 Codes: TypeAlias = Index
@@ -171,9 +171,8 @@ def read_column(name: str, values: Any) -> Column:
         mask = np.ma.getmaskarray(values) | column.lost
         return Column(name, column.kind, column.values, mask if mask.any() else None)
     array = values if isinstance(values, np.ndarray) else _as_array(values)
-    if array.ndim != 1:
-        raise InputError(f"column {name!r} must have one dimension", f"shape {array.shape}",
-                         "Give every column of a matrix a name of its own.")
+    require(array.ndim == 1, f"column {name!r} must have one dimension", f"shape {array.shape}",
+            "Give every column of a matrix a name of its own.")
     kind = array.dtype.kind
     if kind in "iu":
         return Column(name, "number", array)

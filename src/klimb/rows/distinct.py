@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from klimb.errors import InputError
+from klimb.errors import require
 from klimb.numerics.arrays import Array, Index, Mask
 from klimb.numerics.dense import row_blocks
 from klimb.rows.frames import Frame
@@ -59,8 +59,7 @@ def distinct_rows(X: Any, y: Array, weights: Array | None = None, *, merge: bool
     used = np.arange(len(y))
     if weights is not None and not np.all(weights > 0.0):
         used = np.flatnonzero(weights > 0.0)
-        if used.size == 0:
-            raise InputError("some sample_weight must be positive", "all zero", "Leave sample_weight out.")
+        require(used.size != 0, "some sample_weight must be positive", "all zero", "Leave sample_weight out.")
         X, y, weights = X[used], y[used], weights[used]
     if hasattr(X, "tocsr"):
         X = X.tocsr(copy=True)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
 
-from klimb.errors import InputError, KlimbError
+from klimb.errors import InputError, KlimbError, require
 from klimb.rows.blocks import HeldBlock, TableBlock
 from klimb.rows.reduction import BlockEngine
 
@@ -61,9 +61,8 @@ def as_engine(engine: Any, address: str | None = None) -> BlockEngine | None:
 
 def engine_of(text: str | None, address: str | None) -> BlockEngine | None:
     """An engine by the words of the command line."""
-    if address is not None and text not in STARTED:
-        raise InputError("an address belongs to an engine: ray, dask or spark", f"--address {address}",
-                         "Name it: --engine ray.")
+    require(address is None or text in STARTED, "an address belongs to an engine: ray, dask or spark",
+            f"--address {address}", "Name it: --engine ray.")
     return as_engine(int(text) if text is not None and text.isdigit() else text, address)
 
 

@@ -13,7 +13,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from klimb.errors import InputError, listed, no_column
+from klimb.errors import InputError, listed, no_column, require
 from klimb.numerics.arrays import Array, Index, Mask
 from klimb.numerics.lazy import narwhals as nw
 from klimb.rows.columns import Column, number_label, read_column, read_objects
@@ -121,8 +121,7 @@ def counted_frame(cells: Frame) -> Any:
 
 def _read_mapping(data: Mapping[Any, Any]) -> Frame:
     for name in data:
-        if not isinstance(name, str):
-            raise InputError("names of columns must be text", f"{name!r}", "Rename the column.")
+        require(isinstance(name, str), "names of columns must be text", f"{name!r}", "Rename the column.")
         scalar = isinstance(data[name], (str, bytes)) or not hasattr(data[name], "__len__")
         if scalar or getattr(data[name], "ndim", 1) == 0:
             raise InputError(f"column {name!r} must be a list or an array", f"{data[name]!r:.40}",
@@ -151,8 +150,7 @@ def _read_structured(data: npt.NDArray[Any]) -> Frame:
         raise InputError("data must be a data frame or a dict of columns",
                          f"an array of shape {data.shape} without names",
                          'Give the columns names: {"x": X[:, 0], "z": X[:, 1]}.')
-    if data.ndim != 1:
-        raise InputError("a structured array must have one dimension", f"shape {data.shape}", "Flatten it.")
+    require(data.ndim == 1, "a structured array must have one dimension", f"shape {data.shape}", "Flatten it.")
     return Frame(data, "numpy", data.dtype.names, len(data), lambda name: read_column(name, np.asarray(data[name])))
 
 
@@ -166,9 +164,8 @@ def _read_narwhals(data: Any) -> Frame:
     if isinstance(frame, nw.LazyFrame):
         frame = frame.collect()
     for name in frame.columns:
-        if not isinstance(name, str):
-            raise InputError("names of columns must be text", f"{name!r}",
-                             "Rename the columns: data.columns = [str(name) for name in data.columns].")
+        require(isinstance(name, str), "names of columns must be text", f"{name!r}",
+                "Rename the columns: data.columns = [str(name) for name in data.columns].")
     return Frame(frame.to_native(), frame.implementation.name.lower(), tuple(frame.columns), len(frame),
                  lambda name: _read_series(name, frame.get_column(name)))
 
@@ -178,9 +175,8 @@ def _unique(data: Any) -> None:
     names = getattr(data, "columns", ()) if hasattr(data, "iloc") else getattr(data, "column_names", ())
     every = list(names) if isinstance(names, (list, tuple)) or hasattr(data, "iloc") else []
     twice = [name for name in dict.fromkeys(every) if every.count(name) > 1]
-    if twice:
-        raise InputError("every column must have a name of its own",
-                         f"more than one column called {listed(map(repr, twice))}", "Rename or drop the duplicates.")
+    require(not twice, "every column must have a name of its own",
+            f"more than one column called {listed(map(repr, twice))}", "Rename or drop the duplicates.")
 
 
 def _read_series(name: str, series: Any) -> Column:

@@ -9,7 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
-from klimb.errors import InputError, no_column
+from klimb.errors import InputError, no_column, require
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import narwhals as nw
 from klimb.rows.blocks import ArrayTable, RowTable
@@ -132,12 +132,10 @@ def _may_pay(frame: Frame, by: CellKeys) -> bool:
 
 
 def _of_scan(scan: Scan, wanted: Wanted, weights: Array | None) -> Frame | RowTable:
-    if weights is not None:
-        raise InputError("weights of rows that are not in memory must be one of their columns", "an array",
-                         'Name the column: weights="w".')
+    require(weights is None, "weights of rows that are not in memory must be one of their columns", "an array",
+            'Name the column: weights="w".')
     for name in wanted.digits:
-        if not scan.is_number(name):
-            raise InputError("round= needs columns of numbers", repr(name), "Leave it out.")
+        require(scan.is_number(name), "round= needs columns of numbers", repr(name), "Leave it out.")
     if wanted.cells is None and not wanted.passes and (few := scan.head(wanted.names, LEAST)) is not None:
         return rounded(few, wanted.digits)
     if wanted.cells is False or (wanted.cells is None and not wanted.digits and _all_differ(scan, wanted.names)):

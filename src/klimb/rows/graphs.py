@@ -8,7 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
-from klimb.errors import InputError, listed
+from klimb.errors import InputError, listed, require
 from klimb.numerics.arrays import Index
 from klimb.numerics.lazy import csgraph, scipy_sparse
 
@@ -120,9 +120,8 @@ def _from_neighbours(given: Mapping[Any, Any], name: str) -> tuple[list[Any], li
     nodes = dict.fromkeys(given)
     for region, others in given.items():
         for other in _plain(others):
-            if other not in nodes:
-                raise InputError(f"{name} must name every neighbour as a region of its own", repr(other),
-                                 f"It is a neighbour of {region!r}.")
+            require(other in nodes, f"{name} must name every neighbour as a region of its own", repr(other),
+                    f"It is a neighbour of {region!r}.")
             if region not in _plain(given[other]):
                 raise InputError(f"{name} must be symmetric", f"{other!r} is a neighbour of {region!r}, but not the "
                                  "other way round", "Name both.")
@@ -167,10 +166,9 @@ def _labels_of(nodes: list[Any], levels: Sequence[str], appeared: Sequence[str],
         names, first = [appeared[node] for node in nodes], appeared[0]
     named = set(names)
     missing, unknown = [level for level in levels if level not in named], [name for name in names if name not in have]
-    if missing and unknown:
-        raise InputError(f"{name} must have the regions of the data",
-                         f"no region {listed(map(repr, missing), 3)}, but {listed(map(repr, unknown), 3)}",
-                         "Name regions as the column does.")
+    require(not missing or not unknown, f"{name} must have the regions of the data",
+            f"no region {listed(map(repr, missing), 3)}, but {listed(map(repr, unknown), 3)}",
+            "Name regions as the column does.")
     return names, first
 
 

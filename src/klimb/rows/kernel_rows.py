@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.kernels import Kernel
 from klimb.kernels.means import Mean
 from klimb.latents.inducing import Inducing
@@ -40,16 +40,14 @@ class RowSource:
         if not callable(given):
             array = given if isinstance(given, np.ndarray) else as_float(given, "X")
             self._given = array = array[:, None] if array.ndim == 1 else array
-            if array.ndim != 2 or 0 in array.shape:
-                raise InputError("X must have at least one row and one column", f"shape {array.shape}",
-                                 "Pass some data.")
+            require(array.ndim == 2 and 0 not in array.shape, "X must have at least one row and one column",
+                    f"shape {array.shape}", "Pass some data.")
             self.shape = (array.shape[0], array.shape[1])
             return
         n, width = 0, 0
         for block in self._pieces():
             n, width = n + len(as_float(block, "X")), block.shape[1]
-        if n == 0:
-            raise InputError("a stream must yield at least one row", "none", "Check the callable.")
+        require(n != 0, "a stream must yield at least one row", "none", "Check the callable.")
         self.shape = (n, width)
 
     def _pieces(self) -> Iterator[npt.NDArray[Any]]:

@@ -16,7 +16,7 @@ from typing import Any, final
 import numpy as np
 
 from klimb._files import whole_file
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.rows.columns import Column
 from klimb.rows.frames import Frame
 
@@ -55,9 +55,8 @@ def _plain(column: Column) -> Column:
     """Text as codes of its levels."""
     if column.kind in ("number", "flag") and column.values.dtype != object:
         return column
-    if column.kind not in ("text", "category"):
-        raise InputError("a cache holds numbers, booleans and text", f"column {column.name!r} ({column.kind})",
-                         "Name the other columns, or turn this one into numbers or text.")
+    require(column.kind in ("text", "category"), "a cache holds numbers, booleans and text",
+            f"column {column.name!r} ({column.kind})", "Name the other columns, or turn this one into numbers or text.")
     codes, labels = column.factor
     small = np.int32 if len(labels) < 2**31 else np.int64
     return Column(column.name, "category", codes.astype(small), column.missing, labels, column.ordered)

@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from klimb._stored import stored
-from klimb.errors import InputError
+from klimb.errors import require
 from klimb.linalg.matrix import DenseDesign, DesignMatrix
 from klimb.numerics.arrays import Array, Index
 from klimb.numerics.dense import row_blocks
@@ -82,9 +82,8 @@ class Scaling:
     def design(self, X: Any) -> Any:
         """Scaled rows, with a column of ones in front where there is an intercept: a `DesignMatrix`, or CSR."""
         given = X if hasattr(X, "tocsr") else np.asarray(X, dtype=np.float64)
-        if given.ndim != 2 or given.shape[1] != self.n_columns:
-            raise InputError(f"X must have {self.n_columns} columns", f"shape {given.shape}",
-                             "Use the columns of the fit.")
+        require(given.ndim == 2 and given.shape[1] == self.n_columns, f"X must have {self.n_columns} columns",
+                f"shape {given.shape}", "Use the columns of the fit.")
         return self._sparse_rows(given) if self.products else self._design(given)
 
     def _design(self, X: Any) -> DesignMatrix:

@@ -18,7 +18,7 @@ from typing import Any, final
 
 import numpy as np
 
-from klimb.errors import InputError, no_column
+from klimb.errors import InputError, no_column, require
 from klimb.numerics.lazy import narwhals as nw
 from klimb.numerics.lazy import pyarrow as pa
 from klimb.rows.blocks import ArrayTable, FileTable, HeldTable, RowTable, readable, spooled, write_batches
@@ -355,9 +355,8 @@ def _listed(path: Any, filesystem: Any) -> tuple[list[str], Any]:
 def _kind(files: Sequence[str]) -> str:
     kinds = {ENDINGS.get(Path(name).suffix.lower(), Path(name).suffix) for name in files}
     kind = next(iter(kinds), "nothing")
-    if len(kinds) > 1 or kind not in ENDINGS.values():
-        raise InputError(f"files of one kind: {', '.join(ENDINGS)}", ", ".join(sorted(kinds)) or "none",
-                         "Name the files by a glob: folder/*.parquet.")
+    require(len(kinds) <= 1 and kind in ENDINGS.values(), f"files of one kind: {', '.join(ENDINGS)}",
+            ", ".join(sorted(kinds)) or "none", "Name the files by a glob: folder/*.parquet.")
     return kind
 
 

@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics.arrays import Array, Index, Mask
 from klimb.rows.columns import Codes, Column, codes_among, count, rows_named, used_levels
 from klimb.rows.frames import Frame
@@ -110,8 +110,7 @@ def complete_rows(frame: Frame, names: list[str], missing: str, *, learning: boo
     ``missing`` is "drop", "error" or "predict": rows that lack nothing but one of ``targets`` then wait. No rows at all
     are an error when there is something to learn from them. A row of weight 0 is left out, and is not counted.
     """
-    if learning and not frame.n:
-        raise InputError("data with at least one row", "no rows", "Check how the data were read.")
+    require(not learning or frame.n, "data with at least one row", "no rows", "Check how the data were read.")
     if missing not in ("drop", "error", "predict"):
         raise InputError('missing must be "drop", "error" or "predict"', repr(missing), "Choose one of the three.")
     waits = np.full(frame.n, missing == "predict")

@@ -8,7 +8,7 @@ from typing import Any, Literal, final
 import numpy as np
 
 from klimb._stored import SKIPPED
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics import normal
 from klimb.numerics.arrays import Array, ArrayLike, as_float, refuse
 from klimb.numerics.softmax import EXACT, FAR, ROUGH, SoftmaxRule, log_probabilities, softmax_couplings, softmax_moments
@@ -42,9 +42,8 @@ class Ordinal(Site):
 
     def __post_init__(self) -> None:
         cut = np.atleast_1d(as_float(self.cutpoints, "cutpoints")).copy()
-        if cut.ndim != 1 or cut.size == 0:
-            raise InputError("Ordinal needs a list of at least one cutpoint", f"shape {cut.shape}",
-                             "K levels have K-1 cutpoints.")
+        require(cut.ndim == 1 and cut.size != 0, "Ordinal needs a list of at least one cutpoint", f"shape {cut.shape}",
+                "K levels have K-1 cutpoints.")
         flat = np.flatnonzero(np.diff(cut) <= 0.0)
         if flat.size:
             raise InputError("Ordinal needs strictly rising cutpoints",

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, final
 import numpy as np
 
 from klimb._stored import stored
-from klimb.errors import InputError, listed
+from klimb.errors import InputError, listed, require
 from klimb.formula import Formula, parse
 from klimb.formula.errors import FormulaError
 from klimb.formula.factors import Factor, LeftSide, LevelFactor, full_rank, learn_factor, learn_response
@@ -81,9 +81,8 @@ class Encoder:
         if response and self.response is not None:
             names = (*self.response.columns, *names)
         absent = [name for name in names if name not in frame.columns]
-        if absent:
-            raise InputError(f"the data must have the columns of {self.formula!r}",
-                             f"no column {listed(map(repr, absent), 5)}", f"The columns are: {listed(frame.columns)}.")
+        require(not absent, f"the data must have the columns of {self.formula!r}",
+                f"no column {listed(map(repr, absent), 5)}", f"The columns are: {listed(frame.columns)}.")
         source, dropped = complete_rows(frame, list(names), self.missing if missing is None else missing)
         found = self.blocks(source, dropped, response)
         if levels:

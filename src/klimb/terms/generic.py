@@ -15,7 +15,7 @@ from typing import Any, final
 import numpy as np
 
 from klimb._stored import stored
-from klimb.errors import InputError, NotPositiveDefiniteError, listed
+from klimb.errors import InputError, NotPositiveDefiniteError, listed, require
 from klimb.formula.errors import FormulaError
 from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
@@ -124,8 +124,7 @@ def read_precision(given: Any, levels: Sequence[str], name: str) -> tuple[Any, t
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise InputError(f"{name} must be a square matrix", f"shape {matrix.shape}", "It has a row for every level.")
     Q = symmetric_pattern(scipy_sparse.csc_array(matrix, dtype=np.float64))
-    if not np.isfinite(Q.data).all():
-        raise InputError(f"{name} must be finite", "NaN or infinity", "Check how it was made.")
+    require(np.isfinite(Q.data).all(), f"{name} must be finite", "NaN or infinity", "Check how it was made.")
     away = abs(Q - Q.T)
     if away.nnz and away.max() > 1e-8 * abs(Q).max():
         raise InputError(f"{name} must be symmetric", f"a difference of {away.max():.3g} to its transpose",
@@ -138,9 +137,8 @@ def read_precision(given: Any, levels: Sequence[str], name: str) -> tuple[Any, t
         raise InputError(f"{name} must have a different name for each of its {Q.shape[0]} rows",
                          f"{len(set(labels))} different ones", "Pass (matrix, level names).")
     missing = [level for level in levels if level not in set(labels)]
-    if missing:
-        raise InputError(f"{name} must have the levels of the data", f"no {listed(map(repr, missing), 3)}",
-                         "Name levels as the column does.")
+    require(not missing, f"{name} must have the levels of the data", f"no {listed(map(repr, missing), 3)}",
+            "Name levels as the column does.")
     return Q, labels
 
 
