@@ -1,7 +1,5 @@
 """q of the weights of a linear model with one grouping factor, at a size linear in the number of levels."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

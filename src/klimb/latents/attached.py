@@ -1,7 +1,5 @@
 """q of weights that stays with its latent, where a covariance of all weights would take more memory than the fit."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, final

@@ -4,8 +4,6 @@ The figures are models, good to a factor of two or three. They need not be bette
 orders of magnitude wherever the choice matters. They come from counts alone, so that every machine chooses alike.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf, log2

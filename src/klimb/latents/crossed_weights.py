@@ -1,7 +1,5 @@
 """q of the weights of a linear model with crossed grouping factors, without a matrix of levels by columns."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass

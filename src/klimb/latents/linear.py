@@ -1,7 +1,5 @@
 """A linear model's columns and prior, from which a latent over weights is made: what the plan hands to the latents."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final

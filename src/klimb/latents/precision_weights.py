@@ -1,7 +1,5 @@
 """q of the weights of a Gaussian Markov random field, at the size of its sparse factor."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, final

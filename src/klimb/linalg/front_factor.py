@@ -7,8 +7,6 @@ Arrays are in C order and BLAS reads them as their transposes: the lower triangl
 Small updates of all children are added in one sum over listed places, large ones block by block.
 """
 
-from __future__ import annotations
-
 from typing import final
 
 import numpy as np

@@ -5,8 +5,6 @@ by the matrix or by fill. Its panel is a dense array with a row for each pivot a
 column for each pivot. All panels lie one behind the other in one buffer, so entries of the matrix go there in one step.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final

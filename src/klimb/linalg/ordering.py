@@ -6,8 +6,6 @@ for each of the log2(n) depths. Parts are halved across one of four directions i
 they are made from distances in the graph. The separator is the smallest set that touches every edge between the halves.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, final
 

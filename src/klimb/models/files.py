@@ -8,8 +8,6 @@ The format is described in docs/files.md. Nothing in a file is ever executed: it
 holds anything this version does not know is refused.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -4,8 +4,6 @@
     fit.predict(X_new)                                              # mean of y; kind="latent": f; kind="response": y
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Wide linear models: X Sigma X' as a sum over terms of matrices that are made once, times variances that move."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, final

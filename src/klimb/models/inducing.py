@@ -4,8 +4,6 @@
     best = optimise_inducing(fit.model, y)        # where, and the hyperparameters
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Literal
 

@@ -4,8 +4,6 @@ A pass sends out the encoder, the model at its theta and q, and gets sums back; 
 here, block after block, so that they have the same bits whatever the engine and the number of its workers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial

@@ -6,8 +6,6 @@ need the sum of all variances, whose errors do not cancel.) Parameters of the li
 the present posterior, in turn with the scale.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, final
 

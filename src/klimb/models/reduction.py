@@ -8,8 +8,6 @@ so that all levels share one triangle of it. Its last row has nothing but the ro
 one datum that counts as often as all rows which have gone, it has their share of the log of the noise as well.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, final
 

@@ -6,8 +6,6 @@
 Both build a model of sites, look at what the engines would cost (`Plan`), fit it, and return a `SparseFit`.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal, TypeAlias
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What `klimb.sparse_glm` and `klimb.sparse_linear` return: a `Fit` of a design that may only multiply."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self, final

@@ -4,8 +4,6 @@ SciPy's own wrappers copy a block that is not contiguous, and hold the interpret
 routines are published for Cython, and called here at their addresses.
 """
 
-from __future__ import annotations
-
 import ctypes
 from functools import cache
 from typing import Any

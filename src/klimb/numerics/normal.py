@@ -1,7 +1,5 @@
 """The normal distribution function and the probability of an interval: logarithms, derivatives, expectations."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

@@ -5,8 +5,6 @@ The rule is chosen by v: a series in v with one exponential per datum; the trape
 for wide Gaussians a closed form and a remainder on fixed nodes, in the far tails after tilting by e^f.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from math import factorial, pi
 from typing import Any

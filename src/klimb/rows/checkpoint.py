@@ -4,8 +4,6 @@ What a pass gives depends on nothing but the rows and the q that it was shown, s
 both. The work is the same as without, step by step and bit by bit; only passes that are known are not run.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping

@@ -4,8 +4,6 @@ A column keeps which of its values are missing (None, NaN, NaT, a null, a masked
 levels are. Levels are known by their label, so that 3, 3.0 and "3" are one level, whatever type the next frame has.
 """
 
-from __future__ import annotations
-
 import datetime
 import numbers
 from collections.abc import Sequence

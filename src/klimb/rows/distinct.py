@@ -5,8 +5,6 @@ does not matter, and tables with many repeated rows are as cheap as their distin
 each row, which is the same for dense and sparse matrices.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass

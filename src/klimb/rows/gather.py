@@ -1,7 +1,5 @@
 """Which rows a fit sees: the caller's, or cells of them where that pays."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf

@@ -1,7 +1,5 @@
 """Graphs over the levels of a column, from whatever people have: edges, neighbours, adjacency matrices, libraries."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final

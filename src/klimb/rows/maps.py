@@ -5,8 +5,6 @@ looks words up. Its blocks are those of the table that it was made of: a fit has
 unpickled: `numpy.load` refuses objects.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

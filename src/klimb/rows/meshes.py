@@ -1,7 +1,5 @@
 """Meshes of intervals or triangles: made around points, read from a user, their finite elements, where points lie."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, permutations

@@ -5,8 +5,6 @@ An engine maps a function over blocks and gives the results in the order of the 
 whatever the number of workers and whichever of them is done first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeAlias
 

@@ -4,8 +4,6 @@ A `Scan` reads the columns that it is asked for and no others, and ends in a fra
 (`klimb.rows.cells`), or of the rows themselves where they are few enough.
 """
 
-from __future__ import annotations
-
 import glob
 import os
 from abc import ABC, abstractmethod

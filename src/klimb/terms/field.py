@@ -6,8 +6,6 @@ determinant where its constraints hold; gradients, priors and files follow.
     d bound / d value = d log det(Q) / 2 - sum over entries of dQ_ij E[w_i w_j] / 2
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Columns with fixed, wide priors: the intercept, covariates, contrasts of factors, interactions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property

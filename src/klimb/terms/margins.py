@@ -9,8 +9,6 @@ so that the coefficients of the columns as they are written are U w. Main effect
 product of its factors and of the constant, a raw power of lower powers; unrelated neighbours are left alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The kinds of terms, by name; registering one gives formulas its functions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from klimb.errors import InputError

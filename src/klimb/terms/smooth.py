@@ -10,8 +10,6 @@ smoothing spline's prior (Wahba 1978; Green and Silverman 1994, section 2.1, hav
 fixed column. Beyond the outer knots the second derivative is zero: the curve goes on as a straight line.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, final
 
