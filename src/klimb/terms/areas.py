@@ -29,8 +29,8 @@ from klimb.numerics.lazy import scipy_sparse
 from klimb.priors import SHARE_LOGITS, Beta, PCShare
 from klimb.rows.graphs import Edges, Graph, read_graph
 from klimb.rows.table import Source
-from klimb.terms.base import Context, Nodes, TermBlock
-from klimb.terms.field import Field, directions, rows_of_levels, scaled_entries, symmetric_pattern, with_flat
+from klimb.terms.base import Context, Nodes
+from klimb.terms.field import LevelField, directions, scaled_entries, symmetric_pattern, with_flat
 from klimb.theta import ParameterBlock
 
 LOST = 1e-8  # a squared distance per area below which rounding shows
@@ -41,7 +41,7 @@ _ARGUMENTS = (Parameter("region", "column"), Parameter("graph", "object"))
 @final
 @stored("term.areas")
 @dataclass(frozen=True, eq=False)
-class Areas(Field):
+class Areas(LevelField):
     """A field over the nodes of a graph; of a BYM2 model, the independent parts and then the structured ones."""
 
     kind = "areas"
@@ -230,19 +230,10 @@ class Areas(Field):
 
     # -- rows
 
-    def level_columns(self) -> tuple[str, ...]:
-        return (self.column,)
-
     def block(self, source: Source) -> Nodes:
-        found = rows_of_levels(source, self.column, self.labels)
+        found = super().block(source)
         return found if self.model != "bym2" else replace(found, values=side_by_side([found.values, found.values]))
 
     def at_nodes(self) -> tuple[Any, Any]:
-        rows: Any = scipy_sparse.eye_array(self.n, format="csr")
-        return self.labels, rows if self.model != "bym2" else side_by_side([rows, rows])
-
-    def new(self, block: TermBlock, values: Sequence[Any]) -> Array | None:
-        """A region that the graph does not have is one without neighbours."""
-        assert isinstance(block, Nodes)
-        return None if block.beyond is None else values[0] * block.beyond[:, None]
-
+        labels, rows = super().at_nodes()
+        return labels, rows if self.model != "bym2" else side_by_side([rows, rows])

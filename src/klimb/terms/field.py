@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -90,6 +90,11 @@ class Field(Term):
         """The field as a factor of a product: values at its nodes alone."""
         return self
 
+    def new(self, block: TermBlock, values: Sequence[Any]) -> Array | None:
+        """Where a row stands at no node of the field, nothing is known but its standard deviation."""
+        assert isinstance(block, Nodes)
+        return None if block.beyond is None else values[0] * block.beyond[:, None]
+
     def scale_parameter(self, context: Context) -> PositiveParameter:
         """The standard deviation of the field, whose size at 1 is about 1 everywhere."""
         scale = context.units.spread
@@ -148,6 +153,76 @@ class Field(Term):
         return np.asarray(weights @ pulled / np.sqrt(np.einsum("ij,ij->j", T, pulled)))
 
 
+class LevelField(Field):
+    """A field whose nodes are levels of a column."""
+
+    column: str
+    labels: tuple[str, ...]
+
+    def level_columns(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    def block(self, source: Source) -> Nodes:
+        """A one at the node of each row's level; rows of levels that are no node have nothing, and are told."""
+        codes = match_levels(*source.factor(self.column), self.labels)
+        seen = np.flatnonzero(codes != UNSEEN)
+        rows = scipy_sparse.csr_array((np.ones(len(seen)), (seen, codes[seen])), shape=(len(codes), len(self.labels)))
+        return Nodes(rows, (codes == UNSEEN).astype(np.float64) if len(seen) < len(codes) else None)
+
+    def at_nodes(self) -> tuple[Any, Any]:
+        return self.labels, scipy_sparse.eye_array(len(self.labels), format="csr")
+
+
+class Innovations(NamedTuple):
+    """What an intrinsic field at sd 1 takes for independent: D w, so that its structure matrix is D'D."""
+
+    D: Any
+    constraints: Array  # rows C with C w = 0
+    logdet: float  # of D'D where these hold
+    scale: float = 1.0  # precision of an innovation over a step of the mean length
+
+
+class IntrinsicField(Field):
+    """|D w|^2 / s^2 over nodes, which says nothing of some directions; these may have weights beside, of a known sd."""
+
+    @cached_property
+    @abstractmethod
+    def innovations(self) -> Innovations:
+        """Those of the field."""
+
+    @property
+    def beside(self) -> tuple[int, float]:
+        """How many other weights there are, and their prior sd."""
+        return 0, 1.0
+
+    @cached_property
+    def pattern(self) -> Any:
+        D = self.innovations.D
+        return symmetric_pattern(scipy_sparse.block_diag([D.T @ D, scipy_sparse.eye_array(self.beside[0])]))
+
+    def constraints(self) -> Array:
+        rows = self.innovations.constraints
+        return np.hstack([rows, np.zeros((len(rows), self.beside[0]))])
+
+    def entries(self, values: Sequence[Any]) -> tuple[Array, float]:
+        (D, rows, logdet, _), (k, sd), own = self.innovations, self.beside, self.pattern.data
+        data, total = scaled_entries(own[: len(own) - k], logdet, D.shape[1] - len(rows), values[0])
+        return np.append(data, np.full(k, sd**-2)), total - 2.0 * k * float(np.log(sd))
+
+    def gradient(self, values: Sequence[Any], moments: Moments) -> tuple[float, ...]:
+        """d bound / ds = (mean'Q mean - sum_i gamma_i Cov(f_i, w_i)) / s: E[w'Q w] itself cancels for many nodes."""
+        if moments.explained is None:
+            return super().gradient(values, moments)
+        D, sd = self.innovations.D, values[0]
+        roughness = D @ moments.mean[: D.shape[1]]
+        return ((float(roughness @ roughness) / sd**2 - moments.explained(slice(0, D.shape[1]))) / sd,)
+
+    def modes(self) -> tuple[Array, Array]:
+        D, rows, _, _ = self.innovations
+        vectors, sizes = directions(D, D.shape[1] - len(rows))
+        return with_flat(vectors / sizes, self.beside[1], self.beside[0])
+
+
 def _stan_rows(rows: Any, b: str, tag: str, name: str) -> StanPart:
     """What sparse rows add to f: the node of each where that is all, else their product."""
     rows = scipy_sparse.csr_array(rows)
@@ -174,14 +249,6 @@ def directions(matrix: Any, rank: int) -> tuple[Array, Array]:
     """The right singular vectors of the largest singular values of a matrix, and these."""
     _, sizes, rows = np.linalg.svd(matrix.toarray())
     return np.asarray(rows[:rank].T), sizes[:rank]
-
-
-def rows_of_levels(source: Source, column: str, labels: tuple[str, ...]) -> Nodes:
-    """A one at the node of each row's level; rows of levels that are no node have nothing, and are told."""
-    codes = match_levels(*source.factor(column), labels)
-    seen = np.flatnonzero(codes != UNSEEN)
-    rows = scipy_sparse.csr_array((np.ones(len(seen)), (seen, codes[seen])), shape=(len(codes), len(labels)))
-    return Nodes(rows, (codes == UNSEEN).astype(np.float64) if len(seen) < len(codes) else None)
 
 
 def scaled_entries(entries: Array, logdet: float, rank: int, sd: float) -> tuple[Array, float]:

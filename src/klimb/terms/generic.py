@@ -23,8 +23,8 @@ from klimb.linalg.analysis import analysed
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_sparse
 from klimb.rows.table import Source
-from klimb.terms.base import Nodes, TermBlock
-from klimb.terms.field import Field, directions, rows_of_levels, scaled_entries, symmetric_pattern
+from klimb.terms.base import TermBlock
+from klimb.terms.field import LevelField, directions, scaled_entries, symmetric_pattern
 from klimb.theta import ParameterBlock
 
 MOST_DENSE = 3000  # levels up to which the null space of a matrix is looked for
@@ -35,7 +35,7 @@ NEARLY = 1e-5  # the same where the rank is given
 @final
 @stored("term.generic")
 @dataclass(frozen=True, eq=False)
-class UserPrecision(Field):
+class UserPrecision(LevelField):
     """Effects of levels with a given precision; its null space is constrained to 0."""
 
     kind = "generic"
@@ -74,8 +74,6 @@ class UserPrecision(Field):
         null, logdet, spread = _null_space(Q, rank, str(arguments.get("Q")))
         return (cls(f"{call.function}({column})", column, labels, Q.data, Q.indices, Q.indptr, null, logdet, spread),)
 
-    # -- the prior
-
     @cached_property
     def pattern(self) -> Any:
         n = len(self.labels)
@@ -91,21 +89,9 @@ class UserPrecision(Field):
         vectors, sizes = directions(self.pattern, self.size - self.null.shape[1])
         return vectors / np.sqrt(sizes), np.ones(len(sizes))
 
-    # -- rows
-
-    def level_columns(self) -> tuple[str, ...]:
-        return (self.column,)
-
-    def block(self, source: Source) -> Nodes:
-        return rows_of_levels(source, self.column, self.labels)
-
-    def at_nodes(self) -> tuple[Sequence[Any], Any]:
-        return self.labels, scipy_sparse.eye_array(self.size, format="csr")
-
     def new(self, block: TermBlock, values: Sequence[Any]) -> Array | None:
         """A level that the matrix does not have varies as much as those that it has."""
-        assert isinstance(block, Nodes)
-        return None if block.beyond is None else values[0] * np.sqrt(self.spread) * block.beyond[:, None]
+        return super().new(block, (values[0] * np.sqrt(self.spread),))
 
 
 def read_precision(given: Any, levels: Sequence[str], name: str) -> tuple[Any, tuple[str, ...]]:

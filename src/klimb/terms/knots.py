@@ -13,7 +13,6 @@ same prior of the same curve.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self, final
@@ -24,13 +23,12 @@ from klimb._stored import stored
 from klimb.formula.factors import Factor, LevelFactor
 from klimb.formula.numeric import Numeric
 from klimb.latents.costs import Shape, primal, sparse_factor
-from klimb.latents.weights_posterior import Moments
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_interpolate, scipy_linalg, scipy_sparse
 from klimb.priors import Exponential
 from klimb.rows.table import Source
 from klimb.terms.base import Context, Nodes, TermBlock
-from klimb.terms.field import Field, banded, scaled_entries, symmetric_pattern
+from klimb.terms.field import Innovations, IntrinsicField, banded
 from klimb.theta import ParameterBlock
 
 CHEAPER, WORTH = 10.0, 0.1  # times that bands must be cheaper than columns, and the seconds from which that matters
@@ -46,7 +44,7 @@ def bands_pay(n: int, k: int) -> bool:
 @final
 @stored("term.knots")
 @dataclass(frozen=True, eq=False)
-class ManyKnots(Field):
+class ManyKnots(IntrinsicField):
     """One curve with many knots; ``line`` are rows C with C w = 0, over the data that it was learnt from."""
 
     kind = "knots"
@@ -104,37 +102,24 @@ class ManyKnots(Field):
         return banded([lower[0], lower[1, :-1]], [0, 1], (n, n)) @ bends
 
     @cached_property
-    def pattern(self) -> Any:
-        return symmetric_pattern(self._root.T @ self._root)
+    def _bordered(self) -> tuple[Array, float]:
+        """[[T'T, C'], [C, 0]], T'T scaled to numbers of size 1, and the scale."""
+        Q = (self._root.T @ self._root).toarray()
+        size = float(np.abs(Q).max())
+        return np.block([[Q / size, self.line.T], [self.line, np.zeros((2, 2))]]), size
 
     @cached_property
-    def _bordered(self) -> Array:
-        """[[T'T, C'], [C, 0]], scaled to numbers of size 1."""
-        Q = self.pattern.toarray()
-        return np.block([[Q / np.abs(Q).max(), self.line.T], [self.line, np.zeros((2, 2))]])
-
-    @cached_property
-    def _logdet(self) -> float:
-        return float(np.linalg.slogdet(self._bordered)[1] + (self.size - 2) * np.log(np.abs(self.pattern.data).max()))
+    def innovations(self) -> Innovations:
+        bordered, size = self._bordered
+        logdet = np.linalg.slogdet(bordered)[1] + (self.size - 2) * (np.log(size) + 2.0 * np.log(self.norm))
+        return Innovations(self.norm * self._root, self.line, float(logdet))
 
     def _typical(self, rows: Any, shares: Array) -> float:
         """Root of the average prior variance over rows, at sd 1 and norm 1."""
-        V = np.linalg.inv(self._bordered)[: self.size, : self.size] / np.abs(self.pattern.data).max()
+        bordered, size = self._bordered
+        V = np.linalg.inv(bordered)[: self.size, : self.size] / size
         gram = scipy_sparse.coo_array(rows.T @ (scipy_sparse.diags_array(shares) @ rows))
         return float(np.sqrt(V[gram.row, gram.col] @ gram.data)) or 1.0
-
-    def constraints(self) -> Array:
-        return self.line
-
-    def entries(self, values: Sequence[Any]) -> tuple[Array, float]:
-        return scaled_entries(self.pattern.data, self._logdet, self.size - 2, values[0] / self.norm)
-
-    def gradient(self, values: Sequence[Any], moments: Moments) -> tuple[float, ...]:
-        """As for a walk: E[w'Q w] itself cancels where knots are many."""
-        if moments.explained is None:
-            return super().gradient(values, moments)
-        bends = self.norm * (self._root @ moments.mean[: self.size])
-        return ((float(bends @ bends) / values[0] ** 2 - moments.explained(slice(0, self.size))) / values[0],)
 
     def ready(self, block: TermBlock, context: Context) -> Self:
         assert isinstance(block, Nodes)

@@ -25,17 +25,7 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_sparse
 from klimb.rows.table import Source
 from klimb.terms.base import Context, Nodes, TermBlock
-from klimb.terms.field import (
-    FLAT,
-    Field,
-    banded,
-    column_positions,
-    directions,
-    grid,
-    scaled_entries,
-    symmetric_pattern,
-    with_flat,
-)
+from klimb.terms.field import FLAT, Innovations, IntrinsicField, banded, column_positions, grid
 from klimb.theta import ParameterBlock
 
 MOST_PERIOD = 1000
@@ -44,7 +34,7 @@ MOST_PERIOD = 1000
 @final
 @stored("term.seasonal")
 @dataclass(frozen=True, eq=False)
-class Seasonal(Field):
+class Seasonal(IntrinsicField):
     """The departures from a repeating pattern at every whole-number time, then the weights of the pattern."""
 
     kind = "seasonal"
@@ -87,36 +77,21 @@ class Seasonal(Field):
         return np.asarray(out / np.sqrt((out**2).sum(axis=0)))
 
     @cached_property
-    def _repeating(self) -> tuple[Array, Array]:
-        """The patterns at all nodes, and an orthonormal basis of them."""
-        null = self._contrasts[np.arange(len(self.nodes)) % self.period]
-        return null, np.linalg.qr(null)[0]
+    def _repeating(self) -> Array:
+        """The patterns at all nodes."""
+        return np.asarray(self._contrasts[np.arange(len(self.nodes)) % self.period])
+
+    @property
+    def beside(self) -> tuple[int, float]:
+        return self.period - 1, self.flat_sd
 
     @cached_property
-    def _sums(self) -> Any:
-        n, m = len(self.nodes), self.period
-        return banded([np.ones(n - m + 1)] * m, range(m), (n - m + 1, n))
-
-    @cached_property
-    def pattern(self) -> Any:
-        own = scipy_sparse.eye_array(self.period - 1)
-        return symmetric_pattern(scipy_sparse.block_diag([self._sums.T @ self._sums, own]))
-
-    def constraints(self) -> Array:
-        basis = self._repeating[1].T
-        return np.hstack([basis, np.zeros((len(basis), self.period - 1))])
-
-    def entries(self, values: Sequence[Any]) -> tuple[Array, float]:
-        null, _ = self._repeating
-        k = self.period - 1
+    def innovations(self) -> Innovations:
+        n, m, null = len(self.nodes), self.period, self._repeating
+        sums = banded([np.ones(n - m + 1)] * m, range(m), (n - m + 1, n))
         # With the first nodes held the sums of the others are a unit triangle: det 1 but for the choice of these nodes.
-        logdet = float(np.linalg.slogdet(null.T @ null)[1] - 2.0 * np.linalg.slogdet(null[:k])[1])
-        data, total = scaled_entries(self.pattern.data[:-k], logdet, len(self.nodes) - k, values[0])
-        return np.concatenate([data, np.full(k, self.flat_sd**-2)]), total - 2.0 * k * float(np.log(self.flat_sd))
-
-    def modes(self) -> tuple[Array, Array]:
-        vectors, sizes = directions(self._sums, len(self.nodes) - self.period + 1)
-        return with_flat(vectors / sizes, self.flat_sd, self.period - 1)
+        logdet = float(np.linalg.slogdet(null.T @ null)[1] - 2.0 * np.linalg.slogdet(null[: m - 1])[1])
+        return Innovations(sums, np.linalg.qr(null)[0].T, logdet)
 
     # -- rows
 
@@ -144,7 +119,7 @@ class Seasonal(Field):
 
     def at_nodes(self) -> tuple[Any, Any]:
         own = scipy_sparse.eye_array(len(self.nodes), format="csr")
-        return self.nodes, side_by_side([own, self._repeating[0]])
+        return self.nodes, side_by_side([own, self._repeating])
 
     def new(self, block: TermBlock, values: Sequence[Any]) -> Array | None:
         """h steps ahead two innovations of every period have come in: x_k = x_{k-period} + e_k - e_{k-1}."""

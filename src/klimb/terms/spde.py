@@ -32,7 +32,7 @@ from klimb.numerics.lazy import scipy_sparse
 from klimb.priors import pc_lengthscale
 from klimb.rows.meshes import Cells, Mesh, cover, read_mesh
 from klimb.rows.table import Source
-from klimb.terms.base import Context, Nodes, TermBlock
+from klimb.terms.base import Context, Nodes
 from klimb.terms.field import Field, directions, on_pattern, symmetric_pattern
 from klimb.theta import ParameterBlock
 
@@ -195,11 +195,6 @@ class MaternField(Field):
 
     def places(self) -> Array | None:
         return self.nodes if self.nodes.shape[1] == 2 else None
-
-    def new(self, block: TermBlock, values: Sequence[Any]) -> Array | None:
-        """Outside the mesh nothing is known."""
-        assert isinstance(block, Nodes)
-        return None if block.beyond is None else values[0] * block.beyond[:, None]
 
 
 def _named_mesh(wanted: str, source: Source, places: Array, call: Call, text: str) -> Mesh:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Self, final
+from typing import Any, Self, final
 
 import numpy as np
 
@@ -25,41 +25,21 @@ from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
 from klimb.formula.numeric import Numeric, learn_numeric
 from klimb.latents.linear import side_by_side
-from klimb.latents.weights_posterior import Moments
 from klimb.linalg.chains import solve_band
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_sparse
 from klimb.rows.table import Source
 from klimb.terms.base import Context, Nodes, TermBlock
-from klimb.terms.field import (
-    FLAT,
-    Field,
-    banded,
-    column_positions,
-    directions,
-    grid,
-    scaled_entries,
-    symmetric_pattern,
-    with_flat,
-)
+from klimb.terms.field import FLAT, Innovations, IntrinsicField, banded, column_positions, grid
 from klimb.theta import ParameterBlock
 
 _ARGUMENTS = (Parameter("t", "numeric"), Parameter("cyclic", "flag", False))
 
 
-class Differences(NamedTuple):
-    """The innovations D w of a walk at sd 1, scaled: its structure matrix is D'D."""
-
-    D: Any
-    null: Array  # an orthonormal basis of the null space
-    logdet: float  # of D'D without that
-    scale: float  # precision of an innovation over a step of the mean length
-
-
 @final
 @stored("term.walk")
 @dataclass(frozen=True, eq=False)
-class Walk(Field):
+class Walk(IntrinsicField):
     """A walk over its nodes; the last weight of a second-order one is that of the straight line."""
 
     kind = "walk"
@@ -96,37 +76,13 @@ class Walk(Field):
     def _with_line(self) -> bool:
         return self.order == 2 and not self.cyclic and self.line_sd > 0.0
 
+    @property
+    def beside(self) -> tuple[int, float]:
+        return (1, self.line_sd) if self._with_line else (0, 1.0)
+
     @cached_property
-    def _walk(self) -> Differences:
+    def innovations(self) -> Innovations:
         return (_cycle if self.cyclic else _path)(self.nodes, self.order)
-
-    @cached_property
-    def pattern(self) -> Any:
-        matrix = self._walk.D.T @ self._walk.D
-        return symmetric_pattern(scipy_sparse.block_diag([matrix, [[1.0]]]) if self._with_line else matrix)
-
-    def constraints(self) -> Array:
-        basis = self._walk.null
-        return np.hstack([basis.T, np.zeros((basis.shape[1], 1))]) if self._with_line else np.asarray(basis.T)
-
-    def entries(self, values: Sequence[Any]) -> tuple[Array, float]:
-        logdet, rank, own = self._walk.logdet, len(self.nodes) - self._walk.null.shape[1], self.pattern.data
-        if not self._with_line:
-            return scaled_entries(own, logdet, rank, values[0])
-        data, total = scaled_entries(own[:-1], logdet, rank, values[0])
-        return np.append(data, self.line_sd**-2), total - 2.0 * float(np.log(self.line_sd))
-
-    def gradient(self, values: Sequence[Any], moments: Moments) -> tuple[float, ...]:
-        """d bound / ds = (mean'Q mean - sum_i gamma_i Cov(f_i, w_i)) / s: E[w'Q w] itself cancels for long walks."""
-        if moments.explained is None:
-            return super().gradient(values, moments)
-        n, sd = len(self.nodes), values[0]
-        roughness = self._walk.D @ moments.mean[:n]
-        return ((float(roughness @ roughness) / sd**2 - moments.explained(slice(0, n))) / sd,)
-
-    def modes(self) -> tuple[Array, Array]:
-        vectors, sizes = directions(self._walk.D, len(self.nodes) - self._walk.null.shape[1])
-        return with_flat(vectors / sizes, self.line_sd, int(self._with_line))
 
     def ready(self, block: TermBlock, context: Context) -> Self:
         return replace(self, parameters=(self.scale_parameter(context),), line_sd=FLAT * context.units.spread)
@@ -170,7 +126,7 @@ class Walk(Field):
             return None
         h = block.beyond / float(np.diff(self.nodes).mean())
         grown = h if self.order == 1 else h * (h + 1.0) * (2.0 * h + 1.0) / 6.0
-        return np.asarray(values[0] * np.sqrt(grown / self._walk.scale))[:, None]
+        return np.asarray(values[0] * np.sqrt(grown / self.innovations.scale))[:, None]
 
 
 def between(x: Array, nodes: Array, cyclic: bool) -> tuple[Any, Array]:
@@ -196,7 +152,7 @@ def _differences(nodes: Array, order: int) -> Any:
     return banded(bands, [0, 1, 2], (n - 2, n))
 
 
-def _path(nodes: Array, order: int) -> Differences:
+def _path(nodes: Array, order: int) -> Innovations:
     """D'D, scaled. With the first nodes held at 0 the others' D is a triangle, which stays exact at any length."""
     n = len(nodes)
     steps = np.diff(nodes)
@@ -208,7 +164,7 @@ def _path(nodes: Array, order: int) -> Differences:
     diagonal = D.diagonal(order)  # of the triangle
     logdet = 2.0 * float(np.log(np.abs(diagonal)).sum() + np.log(np.abs(np.diagonal(triangle))).sum()
                          - np.linalg.slogdet(null[:order])[1])
-    return Differences(np.sqrt(scale) * D, basis, logdet + (n - order) * float(np.log(scale)), scale)
+    return Innovations(np.sqrt(scale) * D, basis.T, logdet + (n - order) * float(np.log(scale)), scale)
 
 
 def _free_variances(D: Any, basis: Array, order: int) -> Array:
@@ -244,7 +200,7 @@ def _triangle_variances(band: Array) -> Array:
     return out
 
 
-def _cycle(nodes: Array, order: int) -> Differences:
+def _cycle(nodes: Array, order: int) -> Innovations:
     """Differences around a circle: a circulant matrix, whose eigenvalues are known."""
     n = len(nodes)
     if n <= 2 * order:
@@ -255,4 +211,4 @@ def _cycle(nodes: Array, order: int) -> Differences:
     columns = np.concatenate([(rows + lag) % n for lag in range(order + 1)])
     data = np.sqrt(scale) * np.repeat(weights, n)
     D = scipy_sparse.csr_array((data, (np.tile(rows, order + 1), columns)), shape=(n, n))
-    return Differences(D, np.full((n, 1), n**-0.5), float(np.log(scale * values).sum()), scale)
+    return Innovations(D, np.full((1, n), n**-0.5), float(np.log(scale * values).sum()), scale)
