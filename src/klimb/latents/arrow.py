@@ -101,8 +101,9 @@ class LevelPosterior(WeightPosterior):
 
     @cached_property
     def level_roots(self) -> Array:
-        """Roots of the covariances of the levels given w."""
-        return block_roots(self.level_cov)
+        """Roots of the covariances of the levels given w; a Cholesky factor would refuse an sd of zero."""
+        values, vectors = np.linalg.eigh(self.level_cov)
+        return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :])
 
     @property
     def dim(self) -> int:
@@ -279,12 +280,6 @@ class DrawnWeights(WeightPosterior):
 
     def push(self, L: Any, weights: Array) -> Array:
         return L.times(weights) if isinstance(L, ArrowRows) else super().push(L, weights)
-
-
-def block_roots(blocks: Array) -> Array:
-    """R with R R' each of the (L, k, k) blocks; a Cholesky factor would refuse an sd of zero."""
-    values, vectors = np.linalg.eigh(blocks)
-    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :])
 
 
 def own_variances(t: Array, blocks: Array, level: Index) -> Array:

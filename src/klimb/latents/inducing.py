@@ -84,6 +84,7 @@ class Inducing(Latent):
                 "Check that Kuu, Kuf and kff_diag come from one kernel (White noise belongs to none of Kuf).",
             )
         self._weights = Weights(rows, slack=np.maximum(total - explained, 0.0), form="primal")
+        self.row_design, self.root = rows, whitener.root  # L with L L' = Kuu
         self.n_weights = self.dense_size = self._weights.n_weights
         self.mean = mean_at(mean, (self.n_sites,), "mean")
         self.slack = self._weights.slack
@@ -94,18 +95,8 @@ class Inducing(Latent):
 
     @property
     def rows(self) -> Array:
-        """The whitened design, one row per site, as one array."""
-        return self._weights.X.dense()
-
-    @property
-    def row_design(self) -> DesignMatrix:
-        """The same as it is kept: stored, or computed when it is asked for."""
-        return self._weights.X
-
-    @property
-    def root(self) -> Array:
-        """L with L L' = Kuu."""
-        return self._whitener.root
+        """The whitened design, one row per site, as one array; ``row_design`` may compute it when it is asked for."""
+        return self.row_design.dense()
 
     mvm = asked("_weights", "mvm")
     factor = asked("_weights", "factor")
@@ -117,6 +108,7 @@ class Inducing(Latent):
             return None
         thinned = Inducing.__new__(Inducing)
         thinned._whitener, thinned._weights = self._whitener, weights
+        thinned.row_design, thinned.root = weights.X, self.root
         thinned.n_sites, thinned.n_weights, thinned.dense_size = len(rows), self.n_weights, self.dense_size
         thinned.mean, thinned.slack = self.mean[rows], weights.slack
         return thinned

@@ -35,19 +35,11 @@ class NormalMatrix:
 
     def __init__(self, diagonal: Array, parts: Sequence[tuple[Operator, Array | float]] = ()) -> None:
         self.shift = np.asarray(diagonal, dtype=np.float64)
-        self.parts = tuple((operator, _weights(operator, weights, len(self.shift))) for operator, weights in parts)
+        self.size = len(self.shift)  # D, the number of rows and columns
+        self.parts = tuple((operator, _weights(operator, weights, self.size)) for operator, weights in parts)
+        self.operators = tuple(operator for operator, _ in self.parts)
         self.n_products = 0
         check_finite(self.shift, "the diagonal of the precision")
-
-    @property
-    def size(self) -> int:
-        """D, the number of rows and columns."""
-        return len(self.shift)
-
-    @property
-    def operators(self) -> tuple[Operator, ...]:
-        """The operators B_p."""
-        return tuple(operator for operator, _ in self.parts)
 
     @property
     def positive(self) -> bool:

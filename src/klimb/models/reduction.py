@@ -38,7 +38,7 @@ def reduced_rows(rows: LinearRows, design: DesignMatrix, n_levels: int,
     levels = _Levels(rows, n_levels, root) if k else None
 
     def plain() -> Iterator[tuple[slice, Array]]:
-        for block in _tall_blocks(n, B + 1):
+        for block in row_blocks(n, max((B + 1) // TALL, 1)):
             part = np.empty((block.stop - block.start, B + 1))
             part[:, :B], part[:, B] = design.dense_rows(block), y[block]
             if root is not None:
@@ -70,10 +70,6 @@ def finished(codes: Any, values: Array, own: Array, R: Array, data: Observed, n:
     few = LinearRows(np.ascontiguousarray(found[:, :B]), codes, np.vstack([values, rest]), (Placed(),) * n_terms,
                      np.zeros(len(found)), stands_for=n)
     return few, Observed(np.ascontiguousarray(found[:, B]), weights=weights, name=data.name)
-
-
-def _tall_blocks(n: int, width: int) -> Iterator[slice]:
-    yield from row_blocks(n, max(width // TALL, 1))
 
 
 @final

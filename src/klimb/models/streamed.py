@@ -73,8 +73,11 @@ class BlockMoments:
     high: Array
 
     @classmethod
-    def of(cls, values: Array, weights: Array | None) -> BlockMoments:
-        w = np.ones(len(values)) if weights is None else weights
+    def of(cls, block: TermBlock, weights: Array | None) -> BlockMoments | None:
+        """None of a block without columns of its own."""
+        if not isinstance(block, Dense | Coded) or not block.values.shape[1]:
+            return None
+        values, w = block.values, np.ones(len(block.values)) if weights is None else weights
         total = float(w.sum())
         mean = w @ values / total if total > 0.0 else values[0] * 1.0
         return cls(total, mean, ColumnDesign(values - mean).weighted_gram(w), values.min(axis=0), values.max(axis=0))
@@ -110,19 +113,13 @@ def block_moments(reader: BlockReader, share: float, block: RowBlock
     sample: list[dict[str, Array]] = []
     names = reader.names()
     for frame, encoded in reader.encoded(block):
-        own = [_moments_of(part, encoded.weights) for part in encoded.blocks]
+        own = [BlockMoments.of(part, encoded.weights) for part in encoded.blocks]
         total = own if total is None else _together(total, own)
         chosen = encoded.rows[content_shares(frame, names)[encoded.rows] < share]
         if len(chosen):
             some = frame.taken(chosen, names)  # flags among which none is missing stay flags
             sample.append({name: some.column(name) for name in names})
     return total, sample
-
-
-def _moments_of(block: TermBlock, weights: Array | None) -> BlockMoments | None:
-    if not isinstance(block, Dense | Coded) or not block.values.shape[1]:
-        return None
-    return BlockMoments.of(block.values, weights)
 
 
 def learnt_moments(reader: BlockReader, passes: RowPasses, share: float) -> tuple[list[BlockMoments | None], Frame]:

@@ -218,6 +218,7 @@ class Whitener:
         self.root = root
         self._pull: Array | None = None
         self._factor: Array | None = None
+        self.width = int(root.shape[1])  # entries of a whitened row: the rank
         if root.shape[0] != root.shape[1]:
             self._pull = root / np.einsum("ij,ij->j", root, root)
             return
@@ -225,11 +226,6 @@ class Whitener:
         self._inverted = bool(pivots.min() >= WELL_CONDITIONED * pivots.max())
         triangle = np.array(root, order="F")
         self._factor = triangular_inverse(triangle) if self._inverted else triangle
-
-    @property
-    def width(self) -> int:
-        """Entries of a whitened row: the rank."""
-        return int(self.root.shape[1])
 
     def whitened(self, rows: Array) -> Array:
         """L^-1 k for every row k, as a new array."""

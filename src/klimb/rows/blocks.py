@@ -192,8 +192,9 @@ class FileTable(RowTable):
         self.columns = tuple(dataset.schema.names)
         with readable():
             files = [(fragment, _state(fragment)) for fragment in dataset.get_fragments(where)]
-            self.blocks = tuple(FileBlock(part, dataset.schema, where, seen) for fragment, seen in files
-                                for part in _row_groups(fragment, where))
+            self.blocks = tuple(
+                FileBlock(part, dataset.schema, where, seen) for fragment, seen in files for part in (
+                    fragment.split_by_row_group(where) if hasattr(fragment, "split_by_row_group") else [fragment]))
             self.n = int(dataset.count_rows(filter=where))
 
     def column(self, name: str) -> Column:
@@ -238,10 +239,6 @@ def write_batches(tables: Iterable[Any], path: Path) -> None:
     if writer is None:
         raise InputError("data with at least one row", "no rows", "Check how the data were read.")
     writer.close()
-
-
-def _row_groups(fragment: Any, where: Any) -> Iterable[Any]:
-    return fragment.split_by_row_group(where) if hasattr(fragment, "split_by_row_group") else [fragment]
 
 
 def _part(column: Column, rows: slice) -> Column:

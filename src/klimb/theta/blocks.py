@@ -411,17 +411,9 @@ def correlation_root(theta: Array, k: int) -> tuple[Array, Array]:
     Row i holds partial correlations with the columns before it: L_ij = r_ij prod_{c < j} sqrt(1 - r_ic^2). The
     derivatives are (number of theta, k, k).
     """
-    L, d = np.eye(k), np.zeros((len(theta), k, k))
-    if not len(theta):  # independent
-        return L, d
+    L, d = correlation_roots(theta[None], k)[0], np.zeros((len(theta), k, k))
     place = 0
-    for i in range(1, k):
-        left = 1.0
-        for j in range(i):
-            r = math.tanh(theta[place + j])
-            L[i, j] = r * left
-            left /= math.cosh(theta[place + j])  # sqrt(1 - tanh^2)
-        L[i, i] = left
+    for i in range(1, k if len(theta) else 0):
         for c in range(i):
             r = math.tanh(theta[place + c])
             left_c = math.prod(1.0 / math.cosh(theta[place + j]) for j in range(c))
