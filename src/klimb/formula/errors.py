@@ -1,7 +1,5 @@
 """An error in a formula shows the formula, with a caret under the token it is about."""
 
-from __future__ import annotations
-
 from typing import TypeAlias, final
 
 from klimb.errors import InputError, width
@@ -25,7 +23,7 @@ class FormulaError(InputError):
         self.formula, self.span = formula, span
 
     @classmethod
-    def pointing(cls, error: InputError, formula: str, span: Span) -> FormulaError:
+    def pointing(cls, error: InputError, formula: str, span: Span) -> "FormulaError":
         """An error about the data, now with the place in the formula that asked for them."""
         return error if isinstance(error, cls) else cls(error.expected, error.got, error.advice, formula, span)
 

@@ -6,8 +6,6 @@ Every latent has some such Z; what differs is how products with it and its trans
 sites, so that memory stays bounded however many data or draws there are.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -203,14 +201,14 @@ class WeightCoordinates(Coordinates):
         return np.asarray(self._q.from_root(np.ascontiguousarray(z.T))[which].T)
 
 
-def coordinates_of(posterior: Posterior) -> Coordinates:
+def coordinates_of(posterior: "Posterior") -> Coordinates:
     """The coordinates of a fitted q, which must have a spread."""
     if not posterior.spread:
         raise InputError("trust needs a posterior with a spread", "a point estimate", "Use klimb.infer, not a mode.")
     return posterior.latent.coordinates(posterior)
 
 
-def default_coordinates(posterior: Posterior) -> Coordinates:
+def default_coordinates(posterior: "Posterior") -> Coordinates:
     """Coordinates of a q of which only the contract of a latent is known: they report f at the sites.
 
     Up to `LARGEST_DENSE` sites Z is a pivoted root of V, which the factor has or which is Z (I + Z'GZ)^-1 Z' of the

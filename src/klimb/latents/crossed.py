@@ -6,8 +6,6 @@ Levels of the largest factor are eliminated first, each by itself, as in `Mixed`
 and is one dense matrix, but all that leads to it is sparse: a level meets few columns of the other factors.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
@@ -37,7 +35,7 @@ class EliminatedFactor(Factor):
     ``H`` at the cells and ``H_dense`` are half'C with half half' = K, so that S is the border's own precision - H'H.
     """
 
-    def __init__(self, latent: CrossedColumns, gamma: Array) -> None:
+    def __init__(self, latent: "CrossedColumns", gamma: Array) -> None:
         self.gamma, self._latent = gamma, latent
         cells, R = latent.cells, latent.group_root
         self.sums = sums = cells.sums(gamma)
@@ -107,7 +105,7 @@ class EliminatedFactor(Factor):
 class CrossedFactor(EliminatedFactor):
     """With the border factorised dense: its weights have root root'."""
 
-    def __init__(self, latent: Crossed, gamma: Array) -> None:
+    def __init__(self, latent: "Crossed", gamma: Array) -> None:
         super().__init__(latent, gamma)
         self._variances: Array | None = None
         cells, W, Bd = latent.cells, latent.border_root, self.H_dense.shape[2]

@@ -4,8 +4,6 @@ What a posterior needs of such rows is linear in the products of pairs of their 
 the cell that it adds to, so that all sums at some gamma are one sparse product, and so are all variances.
 """
 
-from __future__ import annotations
-
 from copy import copy
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -39,7 +37,7 @@ class CellSums:
     mixed: Array  # (S, Bd): of sparse ones with those
     pairs: Array  # (P,): of pairs of sparse ones that share a row
 
-    def times(self, factor: float) -> CellSums:
+    def times(self, factor: float) -> "CellSums":
         return CellSums(*(factor * getattr(self, one.name) for one in fields(self)))
 
 
@@ -82,7 +80,7 @@ class Cells:
         self._known: tuple[Array, CellSums] | None = None
         self.n_draws = 0  # of variances that are estimated; the first estimate says how many
 
-    def with_dense(self, X: Array) -> Cells:
+    def with_dense(self, X: Array) -> "Cells":
         """The same sparse columns with other dense ones."""
         new = copy(self)
         new.__dict__.pop("border_rows", None)

@@ -12,11 +12,9 @@ those of another is known worst, and all weights share it: the variances along s
 S^-1 Q, and the draws are those of what is left, e - S^-1 Q (Q'S^-1 Q)^-1 Q'e.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, Self, final
 
 import numpy as np
 import numpy.typing as npt
@@ -57,7 +55,7 @@ class CsrArrays:
     width: int
 
     @classmethod
-    def of(cls, matrix: Any) -> CsrArrays:
+    def of(cls, matrix: Any) -> Self:
         """Of a scipy.sparse matrix."""
         rows = matrix.tocsr()
         rows.sort_indices()

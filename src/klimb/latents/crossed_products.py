@@ -5,8 +5,6 @@ is never formed: with diag(S) as its scale its spectrum is that of a random walk
 levels have many rows, so that systems and draws take a dozen products of sparse matrices.
 """
 
-from __future__ import annotations
-
 from functools import cached_property
 from typing import Any, final
 
@@ -28,7 +26,7 @@ SEED = 0
 class CrossedProductsFactor(EliminatedFactor):
     """S by its products: exact systems, and draws of N(0, S^-1) from the same random numbers at every gamma."""
 
-    def __init__(self, latent: CrossedProducts, gamma: Array) -> None:
+    def __init__(self, latent: "CrossedProducts", gamma: Array) -> None:
         super().__init__(latent, gamma)
         cells = latent.cells
         self._Wx, W = latent.split_root()

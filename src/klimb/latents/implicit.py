@@ -8,11 +8,9 @@ of `Weights` with K = B P^-1 B'; where it is not, (a, gamma) cannot describe a G
 and only the double loop (`klimb.steps.DoubleLoop`), whose state is (u, gamma), fits it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, final
+from typing import Any, Self, final
 
 import numpy as np
 
@@ -85,7 +83,7 @@ class GaussianPart:
 class ImplicitFactor(Factor):
     """A(gamma), known by its products; variances and the log determinant are computed when first asked for."""
 
-    def __init__(self, latent: Implicit, gamma: Array, *, variances: Variances | None = None,
+    def __init__(self, latent: "Implicit", gamma: Array, *, variances: Variances | None = None,
                  log_det: LogDet | None = None, weights: Array | None = None) -> None:
         self.gamma, self.latent = gamma, latent
         self.matrix = latent.precision(gamma)
@@ -318,10 +316,10 @@ class Implicit(Latent):
         return w, self.B.times(w)
 
     @classmethod
-    def of_parts(cls, parts: LinearParts, kept: dict[str, Any]) -> Implicit:
+    def of_parts(cls, parts: LinearParts, kept: dict[str, Any]) -> Self:
         return cls(parts.X, mean=parts.mean, cov=parts.cov)
 
-    def implicit(self) -> Implicit:
+    def implicit(self) -> Self:
         return self
 
     @classmethod

@@ -1,7 +1,5 @@
 """A Gaussian process seen through M inducing points: [S] Eq. (4)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -64,7 +62,7 @@ class Inducing(Latent):
             self._build(whitener, rows, kff_diag, mean)
 
     @classmethod
-    def of_rows(cls, whitener: Whitener, rows: DesignMatrix, kff_diag: Any, mean: Any = 0.0) -> Inducing:
+    def of_rows(cls, whitener: Whitener, rows: DesignMatrix, kff_diag: Any, mean: Any = 0.0) -> "Inducing":
         """From rows that are whitened already, stored or computed when they are asked for (`klimb.rows`)."""
         latent = cls.__new__(cls)
         with threads_for(whitener.width):

@@ -1,7 +1,5 @@
 """A Gaussian process at its own inputs: f ~ N(mean, K) with a dense K."""
 
-from __future__ import annotations
-
 import weakref
 from abc import abstractmethod
 from functools import cached_property, partial
@@ -36,10 +34,10 @@ class Buffers:
     Fresh memory has to be mapped page by page, which for n of some thousands can cost as much as a factorisation.
     """
 
-    _known: ClassVar[weakref.WeakValueDictionary[int, Buffers]] = weakref.WeakValueDictionary()
+    _known: ClassVar["weakref.WeakValueDictionary[int, Buffers]"] = weakref.WeakValueDictionary()
 
     @classmethod
-    def of(cls, n: int) -> Buffers:
+    def of(cls, n: int) -> "Buffers":
         """Those that all latents of this size share, as those of one model at many hyperparameters."""
         return cls._known.setdefault(n, cls(n))
 
@@ -387,7 +385,7 @@ class Kernel(Latent):
 
         return MeanField(np.eye(self.n_sites), mean=self.mean, cov=self.K, form="dual")
 
-    def detach(self, posterior: Posterior) -> KernelWeights:
+    def detach(self, posterior: Posterior) -> "KernelWeights":
         from klimb.latents.kernel_weights import KernelWeights
 
         check_spread(posterior)

@@ -1,7 +1,5 @@
 """q of a Gaussian process without its data: at the sites of a kernel, or along a chain over time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -57,7 +55,7 @@ class KernelWeights(WeightPosterior):
     turned: Array = field(default_factory=lambda: np.zeros((0, 0)))  # (n, r): (k'turned)^2 corrects variances,
     signs: Array = field(default_factory=lambda: np.zeros(0))  # (r,): with these signs
 
-    def moved(self, rows: Array, back: Array, centre: Array, root: Array) -> KernelWeights:
+    def moved(self, rows: Array, back: Array, centre: Array, root: Array) -> Self:
         """Where f moves by ``rows`` e at the sites, by k'``back`` e elsewhere, and e ~ N(centre, root root')."""
         values, vectors = np.linalg.eigh(root @ root.T - np.eye(len(root)))
         change = np.sign(values)

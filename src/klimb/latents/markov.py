@@ -4,8 +4,6 @@ f and its derivatives are a Gauss-Markov chain x over the sorted times, with f t
 `Kernel` with the Gram matrix of the same kernel.
 """
 
-from __future__ import annotations
-
 from functools import cached_property
 from typing import Any, final
 
@@ -32,7 +30,7 @@ LARGEST_LIFT = 4e7  # numbers in the band of products of states, for products wi
 class MarkovFactor(Factor):
     """The chain given its sites; those with gamma < 0 come after all the others, so that every step stays proper."""
 
-    def __init__(self, latent: Markov, gamma: Array) -> None:
+    def __init__(self, latent: "Markov", gamma: Array) -> None:
         self.gamma = gamma
         self._latent = latent
         ordered = gamma[latent.order]

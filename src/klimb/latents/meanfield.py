@@ -1,7 +1,5 @@
 """Mean-field: q has a diagonal covariance over the weights."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, final
@@ -67,7 +65,7 @@ class MeanField(Latent):
         self._build(Weights(X, mean, cov, slack, form=form))
 
     @classmethod
-    def of(cls, full: Weights) -> MeanField:
+    def of(cls, full: Weights) -> "MeanField":
         """The mean-field version of an existing `Weights`."""
         latent = cls.__new__(cls)
         latent._build(full)
@@ -108,7 +106,7 @@ class MeanField(Latent):
     def factor(self, gamma: Array) -> MeanFieldFactor:
         return MeanFieldFactor(self.full.factor(gamma), self._squares, self._precision, self._prior_logdet)
 
-    def thin(self, rows: Index) -> MeanField | None:
+    def thin(self, rows: Index) -> "MeanField | None":
         full = self.full.thin(rows)
         return None if full is None else MeanField.of(full)
 

@@ -18,8 +18,6 @@ nothing of a null space of Q (the prior itself), P_ss is singular: there one nod
 means that it stands in the border as well.
 """
 
-from __future__ import annotations
-
 from functools import cached_property
 from typing import Any, final
 
@@ -149,7 +147,7 @@ def _pairs(A: Any) -> tuple[npt.NDArray[np.int64], Index, Array]:
 class PrecisionFactor(Factor):
     """P = Q + A' G A on the surface of the constraints."""
 
-    def __init__(self, latent: Precision, gamma: Array, layout: Layout) -> None:
+    def __init__(self, latent: "Precision", gamma: Array, layout: Layout) -> None:
         self.gamma, self._latent, self.layout = gamma, latent, layout
         self._variances: Array | None = None
         values = latent.values
@@ -313,7 +311,7 @@ class Precision(Latent):
         self.dense_size = len(layouts.free.border) + len(layouts.constraints)
         self.known_logdet, self.prior_logdet = logdet is not None, 0.0 if logdet is None else float(logdet)
 
-    def with_prior(self, values: Array, mean: Any, logdet: float) -> Precision:
+    def with_prior(self, values: Array, mean: Any, logdet: float) -> "Precision":
         """The same rows under a prior precision with other values on the same pattern (those of its CSC form)."""
         new = Precision.__new__(Precision)
         new._build(self.layouts, self.A, values, mean, self.slack, self.n_outputs, logdet)
@@ -383,7 +381,7 @@ class Precision(Latent):
         return WeightCoordinates(q, [(self.A, slice(None))], self.A.nnz + 4 * len(q.indices))
 
     @classmethod
-    def of_parts(cls, parts: LinearParts, kept: dict[str, Any]) -> Precision | None:
+    def of_parts(cls, parts: LinearParts, kept: dict[str, Any]) -> "Precision | None":
         """Patterns are analysed once, whatever the prior."""
         if parts.precision is None:
             return None

@@ -11,8 +11,6 @@ A new likelihood is a subclass with a few facts, registered by its decorator:
 From then on formulas, Gaussian processes, estimators, the command line, tables and files know it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, Self, final
@@ -197,7 +195,7 @@ class Likelihood:
         found = read_response(left, self.response, self.name, self.levels)
         return replace(found, weights=weights, offset=offset, rows=left.rows)
 
-    def for_data(self, data: Observed) -> Likelihood:
+    def for_data(self, data: Observed) -> "Likelihood":
         """The likelihood that these data ask for: itself, but where trials turn one into another."""
         return self
 

@@ -1,10 +1,8 @@
 """Data as a likelihood needs them: a clean response with its trials, weights, offset and levels."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, Literal, Self, TypeAlias, final
 
 import numpy as np
 
@@ -29,7 +27,7 @@ class Left:
     status: Array | None = None  # (n,) of times: 1 is an event, 0 a censored one
 
     @classmethod
-    def of(cls, y: Any, name: str = "y") -> Left:
+    def of(cls, y: Any, name: str = "y") -> Self:
         """An array: numbers as they are, anything else as levels in sorted order."""
         array = np.asarray(y)
         if array.dtype.kind in "OUS":
@@ -103,7 +101,7 @@ class Observed:
         """Positions of the data in the caller's table."""
         return np.arange(self.n) if self.rows is None else self.rows
 
-    def take(self, rows: Any) -> Observed:
+    def take(self, rows: Any) -> Self:
         """Some of the data."""
         given = (("weights", self.weights), ("offset", self.offset), ("copies", self.copies))
         optional: dict[str, Any] = {name: None if value is None else value[rows] for name, value in given}

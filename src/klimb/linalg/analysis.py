@@ -8,8 +8,6 @@ inverse of L L' follows a Gauss-Markov chain from the last block to the first,
 so that all its blocks come from the scan that marginal covariances of chains come from, in sums of positive terms.
 """
 
-from __future__ import annotations
-
 from functools import cached_property
 from typing import Any, TypeAlias, final
 
@@ -61,7 +59,7 @@ class BandPlan:
         first, second = np.minimum(row, column), np.maximum(row, column)
         self.first, self.second = divmod(first, self.block), divmod(second, self.block)
 
-    def factor(self, values: Array) -> BandFactor:
+    def factor(self, values: Array) -> "BandFactor":
         """The factor for entries in the order of the pattern."""
         band = np.zeros((self.below + 1, self.size), order="F")
         band[self.at] = values[self.lower]

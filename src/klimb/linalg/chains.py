@@ -13,11 +13,9 @@ here divides by the covariance C_k of e_k: zero noise (equal times) is ordinary,
 variance of the states (dense sampling), where working with the precision of the chain, C^-1, would lose every digit.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, final
+from typing import NamedTuple, Self, final
 
 import numpy as np
 
@@ -205,7 +203,7 @@ class Chain:
     root: Array
 
     @classmethod
-    def of(cls, transition: Array, noise: Array) -> Chain:
+    def of(cls, transition: Array, noise: Array) -> Self:
         return cls(transition, noise, semidefinite_root(noise))
 
     @cached_property

@@ -4,13 +4,11 @@ With s = nu + 1/2, f and its first s - 1 derivatives (the j-th divided by rate^j
 process dz = F z dx + e_s dw in the unitless time x = rate * t. All eigenvalues of F are -1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import comb, factorial, log, sqrt
-from typing import NamedTuple, final
+from typing import NamedTuple, Self, final
 
 import numpy as np
 from scipy.special import gammainc
@@ -108,7 +106,7 @@ class MaternSum:
     unmix: Array
 
     @classmethod
-    def of(cls, variance: Sequence[float], lengthscale: Sequence[float], smoothness: Sequence[float]) -> MaternSum:
+    def of(cls, variance: Sequence[float], lengthscale: Sequence[float], smoothness: Sequence[float]) -> Self:
         """The sum of one kernel per entry."""
         parts = [ChainPart(place, sigma2, rate(nu, scale), STATES[nu])
                  for place, (sigma2, scale, nu) in enumerate(zip(variance, lengthscale, smoothness, strict=True))]

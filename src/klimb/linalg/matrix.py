@@ -7,8 +7,6 @@ there are a hundred of them, against D^2 in a dense product, and with the produc
 product with a vector.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import partial
@@ -59,7 +57,7 @@ class DesignMatrix(ABC):
         """|x_i' S|^2 for each row, and X times from the same pass (or zeros); ``upper``: S is upper triangular."""
 
     @abstractmethod
-    def subset(self, rows: Index) -> DesignMatrix:
+    def subset(self, rows: Index) -> "DesignMatrix":
         """Some rows."""
 
     @abstractmethod
@@ -161,7 +159,7 @@ class StoredDesign(BlockedDesign):
     def times(self, vector: Array) -> Array:
         return np.asarray(self.values @ vector)
 
-    def subset(self, rows: Index) -> DenseDesign:
+    def subset(self, rows: Index) -> "DenseDesign":
         return DenseDesign(self.values[rows])
 
     def dense_rows(self, rows: slice) -> Array:
@@ -337,7 +335,7 @@ class SparseDesign(CsrDesign):
         scaled = self.values.data * np.repeat(gamma, np.diff(self.values.indptr))
         return np.asfortranarray((self._transpose @ with_data(self.values, scaled)).toarray())
 
-    def subset(self, rows: Index) -> SparseDesign:
+    def subset(self, rows: Index) -> "SparseDesign":
         return SparseDesign(self.values[rows])
 
 
@@ -369,7 +367,7 @@ class PairedDesign(CsrDesign):
             norms[lost] = _row_norms(self.values[lost], root)
         return norms
 
-    def subset(self, rows: Index) -> PairedDesign:
+    def subset(self, rows: Index) -> "PairedDesign":
         return PairedDesign(self.values[rows])
 
 

@@ -3,8 +3,6 @@
     A = diag(shift) + sum_p B_p' diag(weights_p) B_p
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import final
@@ -46,7 +44,7 @@ class NormalMatrix:
         """Whether no weight is negative, so that A is a sum of squares."""
         return bool(self.shift.min(initial=0.0) >= 0.0 and all(w.min(initial=0.0) >= 0.0 for _, w in self.parts))
 
-    def coarse(self) -> NormalMatrix:
+    def coarse(self) -> "NormalMatrix":
         """A with products in single precision where that is faster: for systems that need few digits."""
         return NormalMatrix(self.shift, [(operator.coarse(), weights) for operator, weights in self.parts])
 

@@ -7,8 +7,6 @@ Z12 = -D^-1 C Z22 and diag Z11 = 1/D - rowsums(D^-1 C * Z12). Products over pair
 they are few; otherwise they are products of sparse matrices, and what is left is dense.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -32,7 +30,7 @@ LOST = 16.0 * np.finfo(float).eps  # a pivot below this share of its diagonal en
 DENSE = 10.0  # a row with more than this many times sqrt(n) entries is eliminated last
 
 
-def independent_set(pattern: Any, last: Mask) -> IndependentSet | None:
+def independent_set(pattern: Any, last: Mask) -> "IndependentSet | None":
     """The next set worth its elimination, or nothing. ``last`` marks nodes that stay."""
     size = pattern.shape[0]
     degree = np.diff(pattern.indptr) - 1
@@ -120,7 +118,7 @@ class IndependentSet:
         ones = np.ones(len(rows), dtype=np.int8)
         self.rest = scipy_sparse.csc_array((ones, rows.astype(np.int32), ends), shape=(left, left))
 
-    def eliminate(self, values: Array) -> tuple[EliminatedSet, Array]:
+    def eliminate(self, values: Array) -> "tuple[EliminatedSet, Array]":
         """The columns of L that belong to the set, and the entries of what is left."""
         root = np.sqrt(values[self.pivots])
         if not (root > 0.0).all():
@@ -219,7 +217,7 @@ class SymbolicCholesky:
         self.tree = FrontTree(pattern, last, None if coordinates is None else coordinates[nodes])
         self.diagonal = np.concatenate([self.diagonal, pivots[nodes[self.tree.order]]])
 
-    def factor(self, values: Array) -> SparseCholesky:
+    def factor(self, values: Array) -> "SparseCholesky":
         """The factor for entries in the order of ``pattern.data``; only one triangle is looked at."""
         return SparseCholesky(self, values)
 

@@ -5,8 +5,6 @@ many draws its place there must be uniform, and 90% intervals must cover it 90 t
 too small puts it in the tails too often. This tests prior, likelihood, fit and correction together.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, final
@@ -232,7 +230,7 @@ def _chosen(latent: Latent, marginals: Any) -> Any:
     return chosen
 
 
-def _answers(task: _Task, seeds: list[np.random.SeedSequence], workers: int) -> Iterator[tuple[Array, str] | None]:
+def _answers(task: _Task, seeds: list[np.random.SeedSequence], workers: int) -> "Iterator[tuple[Array, str] | None]":
     if workers == 1:
         yield from map(task, seeds)
         return

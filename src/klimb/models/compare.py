@@ -1,7 +1,5 @@
 """Several fits to the same data, side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
@@ -87,7 +85,7 @@ def compare(*fits: Any, **named: Any) -> Comparison:
     return Comparison(tuple(sorted(rows, key=lambda row: -row.elpd)), first.n)
 
 
-def _by_name(fits: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Fit]:
+def _by_name(fits: tuple[Any, ...], named: Mapping[str, Any]) -> "dict[str, Fit]":
     """All fits by name; a title that stands twice gets a number."""
     every: dict[str, Any] = dict(fits[0]) if len(fits) == 1 and isinstance(fits[0], Mapping) else {}
     for fit in () if every else fits:
@@ -105,7 +103,7 @@ def _by_name(fits: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Fit]:
     return every
 
 
-def _check_same_data(name: str, one: Fit, other_name: str, other: Fit) -> None:
+def _check_same_data(name: str, one: "Fit", other_name: str, other: "Fit") -> None:
     cells = [np.zeros(0) if fit.observed.copies is None else fit.observed.copies for fit in (one, other)]
     if one.n == other.n and not np.array_equal(cells[0], cells[1]):
         raise InputError("compare needs fits to cells of the same columns, or to rows",

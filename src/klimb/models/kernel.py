@@ -6,8 +6,6 @@ The forms of its latent: "Kernel" (n x n matrices), "Inducing" (seen through M p
 time, linear in the data).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -131,7 +129,7 @@ class KernelModel(Model):
         """How many latent values a datum has."""
         return len(self.likelihood.fields)
 
-    def with_blocks(self, at: Sequence[Array] | None = None, **changed: Any) -> KernelModel:
+    def with_blocks(self, at: Sequence[Array] | None = None, **changed: Any) -> "KernelModel":
         """The model with other parts; theta is ``at``, block by block, or where the new blocks start."""
         model = replace(self, at=np.zeros(0), **changed)
         return replace(model, at=model.theta.start if at is None else joined(list(at)))

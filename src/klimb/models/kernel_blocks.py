@@ -1,12 +1,10 @@
 """The hyperparameters of Gaussian processes as blocks of theta: kernels, mean functions, inducing points."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, final
+from typing import Any, Self, final
 
 import numpy as np
 from scipy.special import logit
@@ -150,7 +148,7 @@ class Points(PlainBlock):
     kind: RowKind = "parameter"
 
     @classmethod
-    def among(cls, X: Array, Z: Array, *, free: bool = False) -> Points:
+    def among(cls, X: Array, Z: Array, *, free: bool = False) -> Self:
         """Points that belong to these inputs."""
         spread = X.std(axis=0)
         low, high = X.min(axis=0), X.max(axis=0)

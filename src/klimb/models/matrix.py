@@ -5,11 +5,9 @@
 With several classes there is one such f for each, all with the same prior scale.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any, Self, final
 
 import numpy as np
 
@@ -55,7 +53,7 @@ class MatrixData:
 
     @classmethod
     def of(cls, rows: Rows, likelihood: Likelihood, levels: Sequence[str] = (),
-           weights: Array | None = None) -> MatrixData:
+           weights: Array | None = None) -> Self:
         """``weights`` are those of the caller's rows, before equal ones were merged."""
         read = likelihood.read(left_of(rows, levels), rows.weights)
         data = replace(read, merged=Merged(rows.inverse, weights))

@@ -20,7 +20,7 @@ from klimb.report.text import plain
 from klimb.rows.columns import count, is_number
 from klimb.rows.frames import Frame
 from klimb.terms.base import Coded, Dense
-from klimb.terms.column_moments import ColumnMoments
+from klimb.terms.column_moments import ColumnMoments, collinear
 from klimb.terms.encoder import Encoded, Encoder
 from klimb.terms.group import Group
 from klimb.terms.offset import OffsetTerm
@@ -74,8 +74,6 @@ def collinear_notes(encoded: Encoded, encoder: Encoder, moments: ColumnMoments |
     values, names = block.values, np.array(encoder.fixed.every_name)
     if not 0 < len(names) <= MOST_CHECKED or (block.moments(encoded.shares) if moments is None else moments).apart:
         return []
-    from klimb.terms.column_moments import collinear
-
     if moments is not None:
         seen = (np.ptp(values, axis=0) > 0.0) | (moments.high == moments.low)
         values, names = values[:, seen], names[seen]

@@ -8,8 +8,6 @@
 A sample of the rows, chosen by what they hold, is kept for leave-one-out and the checks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -73,7 +71,7 @@ class BlockMoments:
     high: Array
 
     @classmethod
-    def of(cls, block: TermBlock, weights: Array | None) -> BlockMoments | None:
+    def of(cls, block: TermBlock, weights: Array | None) -> "BlockMoments | None":
         """None of a block without columns of its own."""
         if not isinstance(block, Dense | Coded) or not block.values.shape[1]:
             return None
@@ -82,7 +80,7 @@ class BlockMoments:
         mean = w @ values / total if total > 0.0 else values[0] * 1.0
         return cls(total, mean, ColumnDesign(values - mean).weighted_gram(w), values.min(axis=0), values.max(axis=0))
 
-    def plus(self, other: BlockMoments) -> BlockMoments:
+    def plus(self, other: "BlockMoments") -> "BlockMoments":
         """Of the rows of both (Chan, Golub and LeVeque 1979)."""
         total = self.total + other.total
         share, away = other.total / total, other.mean - self.mean
@@ -262,7 +260,7 @@ def _log_weights(model: LinearModel, result: Result, passes: RowPasses, n_draws:
 def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weights: str | None,
                  priors: Mapping[str, Any] | None, hyper: HyperMode, missing: str, tol: float, listen: Listen | None,
                  engine: BlockEngine | None, objects: Mapping[str, Any], budget: MemoryLimit,
-                 checkpoint: Any = None) -> Streamed:
+                 checkpoint: Any = None) -> "Streamed":
     """The solution of a formula over a table in blocks, with what a fit keeps beside it."""
     frame = table.frame()
     budget = replace(budget, sample=min(SAMPLE, frame.n))

@@ -9,8 +9,6 @@ each class by itself would go twice too far. Where they end does not depend on W
 from sum_i gamma_ic x_i x_i'. So ``gram`` of the sums has C B rows, the first C B columns for means, and B for those.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -137,13 +135,13 @@ def values_and_slopes(model: LinearModel, weights: Array, rows: LinearRows, data
 class PassedWeights(JointWeights):
     """The log weights of draws of all classes together, each set of draws by one pass."""
 
-    def __init__(self, passes: RowPasses, model: LinearModel, bound: float, found: tuple[Shocks, Array, Array],
+    def __init__(self, passes: "RowPasses", model: LinearModel, bound: float, found: tuple[Shocks, Array, Array],
                  counted: float) -> None:
         super().__init__(*found, 0.0, bound)
         self._passes, self._model, self._counted = passes, model, counted
 
     @classmethod
-    def of(cls, passes: RowPasses, model: LinearModel, posterior: Posterior, bound: float) -> PassedWeights | None:
+    def of(cls, passes: "RowPasses", model: LinearModel, posterior: Posterior, bound: float) -> "PassedWeights | None":
         """Around q, by one pass over the rows."""
         known: PassedWeights | None = passes.exact.get(posterior)
         parts = whitened_parts(posterior)

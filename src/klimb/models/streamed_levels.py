@@ -8,8 +8,6 @@ larger s is, which is why a bound alone pulls s down. Together they also move th
 the curvature: steps by its covariance lead to the peak of log p(y, beta).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
@@ -75,7 +73,7 @@ class Levels:
     q: ArrowWeights
 
     @classmethod
-    def of(cls, model: LinearModel, passes: RowPasses, result: Result) -> Levels | None:
+    def of(cls, model: LinearModel, passes: RowPasses, result: Result) -> "Levels | None":
         """None where there are none, or where they have several coefficients each."""
         q: Any = result.posterior.latent.detach(result.posterior)
         return cls(model, passes, q) if model.level_size == 1 else None

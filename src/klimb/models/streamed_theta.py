@@ -7,11 +7,9 @@ next fit say whether it was one. Points of the integral take the few rows of the
 farthest of them tell whether that is good enough, or by how much it has to be put right.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, final
+from typing import Any, Self, final
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -121,7 +119,7 @@ class TiltedFits:
     slopes: WeakKeyDictionary[Posterior, Array] = field(default_factory=WeakKeyDictionary)
 
     @classmethod
-    def through(cls, centre: Array, ends: Array, off: Array, gains: Array, data: Observed, n: int) -> TiltedFits:
+    def through(cls, centre: Array, ends: Array, off: Array, gains: Array, data: Observed, n: int) -> Self:
         """The one that has ``off`` and ``gains`` at both ends of every axis; what bounds are off has no slope here."""
         slope, square, cube = np.zeros((3, len(centre)))
         for j in range(len(centre)):

@@ -4,12 +4,10 @@
     summary = fit.summarise().absorb(X_new, y_new)      # M numbers and an M x M matrix, whatever was seen
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, final
+from typing import Any, Self, final
 
 import numpy as np
 
@@ -149,7 +147,7 @@ class Summary:
     n_seen: int
     status: Status
 
-    def absorb(self, X_new: ArrayLike, y_new: ArrayLike, *, site: Site | None = None, tol: float = 1e-6) -> Summary:
+    def absorb(self, X_new: ArrayLike, y_new: ArrayLike, *, site: Site | None = None, tol: float = 1e-6) -> Self:
         """The summary after more data, which may be forgotten then.
 
         Everything before counts as one Gaussian prior of the inducing values. That is exact for a Gaussian site: the

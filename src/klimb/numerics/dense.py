@@ -3,8 +3,6 @@
 Many small calls are slower with several threads than with one, by an order of magnitude where the machine is busy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
@@ -297,7 +295,7 @@ def triangle_by_rows(blocks: Blocks, width: int) -> Array:
 
 
 @cache
-def _libraries() -> list[LibController]:
+def _libraries() -> "list[LibController]":
     import scipy.linalg.blas  # noqa: F401  scipy brings a BLAS of its own, which must be loaded to be controlled
     from threadpoolctl import ThreadpoolController
 

@@ -9,8 +9,6 @@ h(d) = g(m + d) - d^2/2v:
 3. what is left (skewed, cut off, two modes) goes to adaptive Gauss-Kronrod panels graded from the mode.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, final
@@ -72,7 +70,7 @@ class _Lanes:
             floor[4] = floor[3] * (np.abs(self.bend) * self.unit + floor[3])
         return floor
 
-    def take(self, lanes: Index) -> _Lanes:
+    def take(self, lanes: Index) -> "_Lanes":
         return _Lanes(self.log_factor, self.rows[lanes], self.m[lanes], self.v[lanes], self.s[lanes], self.shift[lanes],
                       self.unit[lanes], self.g[lanes], self.slope[lanes], self.bend[lanes], self.smooth,
                       self.derivatives)

@@ -4,8 +4,6 @@ A block is a small record that can be sent to another process and reads its rows
 has all blocks, and reads one column at a time, which is what a formula learns levels, knots and means from.
 """
 
-from __future__ import annotations
-
 import hashlib
 import platform
 import shutil
@@ -17,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, Protocol, Self, final
 
 import numpy as np
 
@@ -284,7 +282,7 @@ class TableBlock:
     table: Any  # of Arrow
 
     @classmethod
-    def of(cls, data: Any) -> TableBlock:
+    def of(cls, data: Any) -> Self:
         """From what an engine gives to a worker: a table of Arrow, or a data frame of pandas."""
         return cls(data if isinstance(data, pa.Table) else pa.Table.from_pandas(data, preserve_index=False))
 

@@ -8,8 +8,6 @@ Engines count (any that narwhals knows, NumPy for arrays), and what they give ba
 depends on nothing but the cells themselves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -83,7 +81,7 @@ class Tally:
     ends: Array  # (2, groups): smallest and largest y
     first: Codes  # of each group, its first row in what was grouped
 
-    def merged(self, by: CellKeys) -> Tally:
+    def merged(self, by: CellKeys) -> "Tally":
         """Groups that are equal as one, in the order of their values."""
         inverse, first = cell_codes(self.frame, by.keys)
         size = len(first)

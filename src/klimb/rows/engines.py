@@ -5,8 +5,6 @@ retries are those of Ray, Dask and Spark; what is ours is that their errors come
 lost is run again from where it was, and that nobody waits for a scheduler or workers that are gone.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import sys
@@ -18,7 +16,7 @@ from concurrent.futures import BrokenExecutor, Executor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, final
+from typing import Any, Self, final
 
 from klimb.errors import InputError, KlimbError, require
 from klimb.rows.blocks import HeldBlock, TableBlock
@@ -263,7 +261,7 @@ class DaskEngine(Cluster):
         self._cluster: Any = None
 
     @classmethod
-    def around(cls, _: Any) -> DaskEngine:
+    def around(cls, _: Any) -> Self:
         """The one whose client is there, or one that is started."""
         with suppress(ValueError):
             return cls(client=_imported("distributed", "dask").default_client())
@@ -318,7 +316,7 @@ class SparkEngine(Cluster):
         self._sql, self.address, self.session = _imported("pyspark.sql", "spark"), address, session
 
     @classmethod
-    def around(cls, frame: Any) -> SparkEngine:
+    def around(cls, frame: Any) -> Self:
         """The one whose data frame it is."""
         return cls(session=frame.sparkSession)
 

@@ -4,11 +4,9 @@ pandas, polars, pyarrow, modin and the other libraries that narwhals knows; a di
 record array of numpy. narwhals is imported only where the data is none of the last two.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, final
+from typing import Any, Self, final
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +34,7 @@ class Frame:
     _read: Callable[[str], Column]
     copies: Array | None = None  # of a frame of cells: how many rows of the caller's each row stands for
     summed: int = 0  # cells whose responses stand for all of theirs, with the same sums: one in each of so many rows
-    whole: Frame | None = None  # of a frame of cells: the caller's rows, where they are in memory
+    whole: "Frame | None" = None  # of a frame of cells: the caller's rows, where they are in memory
     _cache: dict[str, Column] = field(default_factory=dict)
 
     def read(self, name: str) -> Column:
@@ -55,14 +53,14 @@ class Frame:
         """How many rows of the caller's these rows are."""
         return len(rows) if self.copies is None else round(float(self.copies[rows].sum()))
 
-    def with_text(self, names: Sequence[str], text: str) -> Frame:
+    def with_text(self, names: Sequence[str], text: str) -> Self:
         """The same with columns that hold one text in every row, whether they were there or not."""
         def read(name: str) -> Column:
             return read_objects(name, np.full(self.n, text, dtype=object)) if name in names else self.read(name)
 
         return replace(self, columns=tuple(dict.fromkeys((*self.columns, *names))), _read=read, _cache={})
 
-    def taken(self, rows: Index, names: Sequence[str]) -> Frame:
+    def taken(self, rows: Index, names: Sequence[str]) -> "Frame":
         """Some rows of some columns; a row may be taken twice."""
         def read(name: str) -> Column:
             column = self.read(name)

@@ -1,7 +1,5 @@
 """Rows that need not fit in memory, and their whitened L^-1 k(Z, x_i), computed when they are asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, final
 
@@ -134,7 +132,7 @@ class KernelRows(BlockedDesign):
     def _whitened(self, inputs: Array) -> Array:
         return self.whitener.in_place(self.kernel.gram(inputs, self.Z))
 
-    def subset(self, rows: Index) -> KernelRows:
+    def subset(self, rows: Index) -> "KernelRows":
         order = np.argsort(rows, kind="stable")
         inputs = np.empty((len(rows), self.source.shape[1]))
         inputs[order] = self.source.take(rows[order])

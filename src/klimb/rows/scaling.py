@@ -1,9 +1,7 @@
 """Columns brought to mean 0 and variance 1, so that one prior can serve them all; sparse ones stay sparse."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any, Self, final
 
 import numpy as np
 
@@ -31,13 +29,13 @@ class Scaling:
     products: bool = False  # rows stay sparse and are not centred: for engines that only multiply
 
     @staticmethod
-    def none(n_columns: int) -> Scaling:
+    def none(n_columns: int) -> "Scaling":
         """Columns as they are."""
         return Scaling(np.zeros(n_columns), np.ones(n_columns))
 
     @staticmethod
     def of(X: Any, weights: Array | None, *, centred: bool = True, each: bool = True,
-           intercept: bool = False) -> Scaling:
+           intercept: bool = False) -> "Scaling":
         """Mean and standard deviation of the columns (without ``centred``: 0 and the root of the mean square).
 
         A column that is constant but for rounding keeps the scale 1. Without ``each`` all columns have one scale, the
@@ -59,7 +57,7 @@ class Scaling:
             scale = np.full_like(scale, largest * np.sqrt(np.mean(varies**2)) if varies.size else 1.0)
         return Scaling(mean * unit, np.where(scale > 0.0, scale, 1.0), intercept)
 
-    def by_products(self) -> Scaling:
+    def by_products(self) -> Self:
         """The same for an engine that only multiplies: columns are not centred."""
         return replace(self, centre=np.zeros_like(self.centre), products=True)
 
@@ -188,7 +186,7 @@ class CentredDesign(DesignMatrix):
         """Some columns as a dense array."""
         return np.asarray(self._transpose[columns].toarray().T - self._shift[columns])
 
-    def subset(self, rows: Index) -> CentredDesign:
+    def subset(self, rows: Index) -> "CentredDesign":
         return CentredDesign(self._Z[rows], self._shift)
 
     def dense_rows(self, rows: slice) -> Array:

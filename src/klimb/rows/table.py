@@ -1,7 +1,5 @@
 """The rows of a frame that are encoded, and the checks that every numeric value passes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -80,7 +78,7 @@ class Source:
         return codes if self.kept is None else codes[self.kept]
 
     @property
-    def with_waiting(self) -> Source:
+    def with_waiting(self) -> "Source":
         """The kept rows and those that wait behind them."""
         if self.waiting is None or self.kept is None:
             return self

@@ -9,8 +9,6 @@ is made of g and its derivatives in x, the square of the distance from the centr
 overrides ``Site.even_part``; for any other they come from ``point``, with nearly all digits.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
@@ -144,7 +142,7 @@ class Site(ABC):
         """
         return None
 
-    def rough(self, tol: float = 0.0) -> Site:
+    def rough(self, tol: float = 0.0) -> "Site":
         """The same site with a cheaper oracle, good to 1e-6 or ``tol``, for steps that are far from the optimum anyway.
         """
         del tol
@@ -197,7 +195,7 @@ class Site(ABC):
         raise InputError("The symmetric form needs a super-Gaussian site", type(self).__name__,
                          "Logistic, Binomial, NegativeBinomial, Laplace and StudentT are.")
 
-    def even_part(self, y: Array, x: Array) -> EvenPart:
+    def even_part(self, y: Array, x: Array) -> "EvenPart":
         """g(x) and its derivatives, of a super-Gaussian site, at the squares ``x`` of the distances from its centre."""
         return even_part_of_point(self, y, x)
 
@@ -299,7 +297,7 @@ class EvenPart(NamedTuple):
         """-2 g', the precision of the Gaussian that touches the site at this distance."""
         return -2.0 * self.slope
 
-    def scaled(self, weight: Array | float, unit: Array | float = 1.0) -> EvenPart:
+    def scaled(self, weight: Array | float, unit: Array | float = 1.0) -> "EvenPart":
         """weight * g(x / unit^2), given that this one was evaluated at x / unit^2."""
         per_square = weight / np.square(unit)
         return EvenPart(weight * self.value, per_square * self.slope, per_square / np.square(unit) * self.curvature,

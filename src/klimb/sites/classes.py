@@ -1,9 +1,7 @@
 """Sites of several classes: ordered levels cut from one latent value, and unordered ones with a latent value each."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, final
+from typing import Any, Literal, Self, final
 
 import numpy as np
 
@@ -186,7 +184,7 @@ class Softmax(Site):
                           f"With {self.n_classes} classes the labels are 0 to {self.n_classes - 1}; recode y, for "
                           "instance by numpy.unique(y, return_inverse=True).")
 
-    def rows(self, rows: Rows) -> Softmax:
+    def rows(self, rows: Rows) -> Self:
         return self
 
     def labels(self) -> Array:
@@ -232,7 +230,7 @@ class Softmax(Site):
         alpha = moments.probabilities - self._hits(y)
         return Expectation(moments.value, self._flat_again(alpha), self._flat_again(moments.curvature))
 
-    def rough(self, tol: float = 0.0) -> Softmax:
+    def rough(self, tol: float = 0.0) -> Self:
         rule = FAR if tol >= FAR_TOL else ROUGH
         return self if self.rule == rule else replace(self, rule=rule)
 

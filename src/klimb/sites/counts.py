@@ -1,7 +1,5 @@
 """Sites of binary data, where y is one of two classes, and of counts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import final
@@ -55,7 +53,7 @@ class Logistic(BinarySite):
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         return self._signed(y, m, *(folded_moments if self.exact else rough_moments)(m, v))
 
-    def rough(self, tol: float = 0.0) -> Logistic:
+    def rough(self, tol: float = 0.0) -> "Logistic":
         return Logistic(exact=False) if self.exact and not 0.0 < tol < ENOUGH else self
 
     def point(self, y: Array, f: Array) -> Expectation:

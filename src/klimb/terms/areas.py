@@ -8,8 +8,6 @@ The intrinsic part is scaled on every connected part, so that at sd 1 the geomet
 and the sd means the same whatever the graph; an area without neighbours has a standard normal of its own there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -65,7 +63,7 @@ class Areas(LevelField):
     parameters: tuple[ParameterBlock, ...] = field(default=())
 
     @classmethod
-    def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Any]) -> tuple[Areas, ...]:
+    def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Any]) -> "tuple[Areas, ...]":
         """The graph that the fit was given by this name, over the regions of the data."""
         arguments = bind(call, text)
         column, wanted = arguments["region"].name, str(arguments["graph"])

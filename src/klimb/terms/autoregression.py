@@ -8,8 +8,6 @@ with B a unit lower triangular band. Times of an autoregression of order 1 may h
 is rho^d, exactly. Whole-number times are steps of one; a higher order needs them, and has a node at each of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -52,7 +50,7 @@ class Autoregression(Field):
     parameters: tuple[ParameterBlock, ...] = field(default=())
 
     @classmethod
-    def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Any]) -> tuple[Autoregression, ...]:
+    def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Any]) -> "tuple[Autoregression, ...]":
         """Nodes at the times of the data; at every whole number of their range for higher orders."""
         arguments = bind(call, text)
         lags, expression = int(arguments.get("p", 1)), learn_numeric(arguments["t"], source)

@@ -1,11 +1,9 @@
 """Columns of a design: their ranges, means, sds and correlations, and in words which of them say nothing new."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, final
+from typing import Any, Self, final
 
 import numpy as np
 
@@ -34,7 +32,7 @@ class ColumnMoments:
         return np.maximum(np.abs(self.low), np.abs(self.high))
 
     @classmethod
-    def of(cls, values: Any, shares: Array, made: Callable[[Array], Array] | None = None) -> ColumnMoments:
+    def of(cls, values: Any, shares: Array, made: Callable[[Array], Array] | None = None) -> Self:
         """Of the columns that ``made`` makes of blocks of rows, or of those as they are."""
         n = len(shares)
         if not n:

@@ -4,11 +4,9 @@
 points, ...) and makes the same columns of new frames.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, final
+from typing import Any, Self, TypeVar, final
 
 import numpy as np
 
@@ -119,7 +117,7 @@ class Encoder:
         assert isinstance(first, FixedTerm)
         return first
 
-    def with_terms(self, terms: tuple[Term, ...]) -> Encoder:
+    def with_terms(self, terms: tuple[Term, ...]) -> Self:
         """The same with terms that know more."""
         return replace(self, terms=terms)
 

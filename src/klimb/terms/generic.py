@@ -5,8 +5,6 @@
 A singular Q (an intrinsic field) says nothing of its null space: there the effects are 0, by constraints.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -56,7 +54,7 @@ class UserPrecision(LevelField):
     parameters: tuple[ParameterBlock, ...] = field(default=())
 
     @classmethod
-    def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Any]) -> tuple[UserPrecision, ...]:
+    def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Any]) -> "tuple[UserPrecision, ...]":
         """The matrix that the fit was given by this name, over the levels of the data."""
         arguments = bind(call, text)
         column = arguments["g"].name

@@ -7,8 +7,6 @@ The inputs are brought to mean 0 and standard deviation 1. With u the whitened v
 exact where the points are all distinct inputs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, final
@@ -55,7 +53,7 @@ class GaussianProcess(Term):
     parameters: tuple[ParameterBlock, ...] = field(default=())
 
     @classmethod
-    def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Factor]) -> tuple[GaussianProcess, ...]:
+    def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Factor]) -> "tuple[GaussianProcess, ...]":
         """Means and standard deviations of the inputs, a kernel that there is, and well-spread points."""
         from klimb.kernels import KERNELS
 

@@ -1,7 +1,5 @@
 """``(1 + x | g)``: every level of g has its own coefficients, normal with one covariance for all levels."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, final
@@ -53,7 +51,7 @@ class Group(Term):
     mix: Array = field(default_factory=lambda: np.zeros((0, 0)))  # the columns inside are X mix; empty: as written
 
     @classmethod
-    def learn(cls, grouping: Grouping, source: Source, text: str, factors: dict[str, Factor]) -> tuple[Group, ...]:
+    def learn(cls, grouping: Grouping, source: Source, text: str, factors: dict[str, Factor]) -> "tuple[Group, ...]":
         """The groups that occur in the data."""
         columns = tuple(node.name if isinstance(node, Name) else bind(node, text)["x"].name for node in grouping.groups)
         coded = [source.with_waiting.factor(column) for column in columns]

@@ -11,8 +11,6 @@ constraints make the curve orthogonal to them over the data, as the columns of t
 same prior of the same curve.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self, final
@@ -61,7 +59,7 @@ class ManyKnots(IntrinsicField):
 
     @classmethod
     def over(cls, name: str, expression: Numeric, place: tuple[float, float, Array], by: Factor | None,
-             source: Source) -> ManyKnots:
+             source: Source) -> "ManyKnots":
         """With knots at (origin, width, knots), orthogonal to straight lines over the rows of the source."""
         curve = cls(name, expression, *place, np.zeros((0, len(place[2]))), by)
         x = expression.evaluate(source)

@@ -1,7 +1,5 @@
 """``offset(x)``: numbers that are added to the linear predictor with coefficient 1."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self, final
@@ -31,7 +29,7 @@ class OffsetTerm(Term):
     parameters: tuple[ParameterBlock, ...] = ()
 
     @classmethod
-    def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Any]) -> tuple[OffsetTerm, ...]:
+    def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Any]) -> "tuple[OffsetTerm, ...]":
         """Evaluate once, so that an error shows its place in the formula."""
         expression = learn_numeric(bind(call, text)["x"], source)
         expression.evaluate(source)

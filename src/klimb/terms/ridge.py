@@ -5,8 +5,6 @@
 Levels have a column each. A coefficient is reported per unit of its column, and the intercept where all columns are 0.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Self, final
 
@@ -84,11 +82,11 @@ class Ridge(ColumnsTerm, OneScale):
     parameters: tuple[ParameterBlock, ...] = ()
 
     @classmethod
-    def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Factor]) -> tuple[Ridge, ...]:
+    def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Factor]) -> "tuple[Ridge, ...]":
         return (cls(*cls.learnt(call, source, text)),)
 
     @classmethod
-    def of_matrix(cls, count: int, choices: Choices, spread: float = 1.0) -> Ridge:
+    def of_matrix(cls, count: int, choices: Choices, spread: float = 1.0) -> Self:
         """For standardised columns of a matrix."""
         return cls(count, parameters=(_scale(choices, spread),))
 

@@ -6,8 +6,6 @@ The prior says nothing of patterns that repeat exactly and sum to zero over a pe
 with a flat prior, and the field is what is left: how the pattern departs from an exact repetition.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -48,7 +46,7 @@ class Seasonal(IntrinsicField):
     parameters: tuple[ParameterBlock, ...] = field(default=())
 
     @classmethod
-    def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Any]) -> tuple[Seasonal, ...]:
+    def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Any]) -> "tuple[Seasonal, ...]":
         """A node at every whole number of the column's range."""
         arguments = bind(call, text)
         expression, period = learn_numeric(arguments["t"], source), int(arguments["period"])

@@ -7,8 +7,6 @@ The prior of each weight is one more site, on f = w_j itself. What the engine ca
 each weight, is taken out of the bound.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, final
@@ -59,7 +57,7 @@ class Sparse(ColumnsTerm):
     parameters: tuple[ParameterBlock, ...] = ()
 
     @classmethod
-    def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Factor]) -> tuple[Sparse, ...]:
+    def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Factor]) -> "tuple[Sparse, ...]":
         density = str(bind(call, text)["prior"])
         if density not in DENSITIES:
             raise FormulaError("expected prior=laplace or prior=student_t", density, "Leave it out for laplace.", text,
@@ -68,7 +66,7 @@ class Sparse(ColumnsTerm):
         return (cls(count, density, used),)
 
     @classmethod
-    def of_matrix(cls, count: int, choices: Choices, spread: float = 1.0, density: str = "laplace") -> Sparse:
+    def of_matrix(cls, count: int, choices: Choices, spread: float = 1.0, density: str = "laplace") -> Self:
         """For standardised columns of a matrix."""
         return cls(count, density, spread=spread, parameters=(_scale(choices, spread),))
 

@@ -11,8 +11,6 @@ range is sqrt(8 nu) / kappa, where the correlation is about 0.14, and tau follow
 goes on beyond the data, so that its edge does not reach them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -60,7 +58,7 @@ class MaternField(Field):
     parameters: tuple[ParameterBlock, ...] = field(default=())
 
     @classmethod
-    def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Any]) -> tuple[MaternField, ...]:
+    def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Any]) -> "tuple[MaternField, ...]":
         """A mesh around the places of the data, or the one that the fit was given."""
         arguments = bind(call, text)
         expressions = tuple(learn_numeric(node, source) for node in arguments.get("x", ()))

@@ -9,8 +9,6 @@ them; the level is the intercept's, and the line has a weight of its own with a 
 geometric mean of the nodes' variances is 1, so that the sd means the same whatever the length and the step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -55,7 +53,7 @@ class Walk(IntrinsicField):
     parameters: tuple[ParameterBlock, ...] = field(default=())
 
     @classmethod
-    def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Any]) -> tuple[Walk, ...]:
+    def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Any]) -> "tuple[Walk, ...]":
         """Nodes at all positions of the column, those of rows without a response included."""
         arguments, order = bind(call, text), int(call.function[-1])
         expression = learn_numeric(arguments["t"], source)

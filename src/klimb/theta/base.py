@@ -4,13 +4,11 @@ A block knows how its entries of theta become what its owner works with (a stand
 matrix, cut points, a kernel), how gradients come back, its prior per unit of theta, and what a table prints.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, Literal, Self, TypeAlias, final
 
 import numpy as np
 
@@ -130,7 +128,7 @@ class Theta:
     blocks: tuple[ParameterBlock, ...]
 
     @classmethod
-    def of(cls, blocks: Sequence[ParameterBlock]) -> Theta:
+    def of(cls, blocks: Sequence[ParameterBlock]) -> Self:
         """The blocks without repetition."""
         return cls(tuple({id(block): block for block in blocks}.values()))
 

@@ -3,14 +3,12 @@
 The values that a parameter can have, those of its prior included, are an interval; theta goes through the whole line.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
+from typing import Self, final
 
 import numpy as np
 from scipy.special import expit, log_expit
@@ -45,7 +43,7 @@ class Support:
     high: float
 
     @classmethod
-    def of(cls, name: str, prior: Prior | None, low: float, high: float) -> Support:
+    def of(cls, name: str, prior: Prior | None, low: float, high: float) -> Self:
         """Between two limits, and where the prior is not zero."""
         if not isinstance(prior, Uniform):
             return cls(low, high)

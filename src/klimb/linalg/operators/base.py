@@ -1,7 +1,5 @@
 """Operators B: N x D, real, known by their products with vectors and blocks of vectors; stored ones and functions."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
@@ -69,12 +67,12 @@ class Operator(ABC):
         """sum_j B_ij^2 scale_j for each row, or None where the entries of B are not known."""
         return None
 
-    def take(self, rows: Rows) -> Operator:
+    def take(self, rows: Rows) -> "Operator":
         """The operator of some rows, a slice, indices or a mask: a dense one of few rows of what is not stored."""
         N, D = self.shape
         return DenseOperator(_by_unit_vectors(self.transpose_times, as_row_indices(rows, N), N, D).T)
 
-    def coarse(self) -> Operator:
+    def coarse(self) -> "Operator":
         """The same operator, with products in single precision where those are faster; they count as its own."""
         return self
 
@@ -84,7 +82,7 @@ class Operator(ABC):
         return None
 
     @property
-    def leaves(self) -> list[Operator]:
+    def leaves(self) -> "list[Operator]":
         """The operators that it is a stack of; itself, where it is none."""
         return [self]
 
@@ -218,7 +216,7 @@ class SparseOperator(StoredOperator):
         return self if self.matrix.nnz < LARGE else self._single
 
     @cached_property
-    def _single(self) -> SingleOperator:
+    def _single(self) -> "SingleOperator":
         return SingleOperator(self)
 
     def dense(self) -> Array:

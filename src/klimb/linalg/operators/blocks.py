@@ -1,7 +1,5 @@
 """Rows in blocks that are read again for every product: matrices larger than memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import partial
 from os import PathLike
@@ -45,7 +43,7 @@ class BlockedOperator(Operator):
         self._ends = np.cumsum([n for n, *_ in found])
         self.shape, self.nnz = (int(self._ends[-1]), widths[0]), sum(entries for *_, entries in found)
 
-    def with_ones(self) -> BlockedOperator:
+    def with_ones(self) -> "BlockedOperator":
         """The same with a column of ones at the end."""
         return BlockedOperator(self.blocks, self._engine, ones=True)
 

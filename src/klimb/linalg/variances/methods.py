@@ -11,10 +11,8 @@ a Gaussian is its variance times chi-squared / k, so the relative standard error
 A is: robust, and slow to become precise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from scipy.special import chdtri
@@ -70,11 +68,11 @@ class Variances(NamedTuple):
     reached: bool
     n_products: int
     memory: Any = None
-    log_det: LogDet | None = None
+    log_det: "LogDet | None" = None
     preconditioner: Preconditioner | None = None
 
     @classmethod
-    def known(cls, value: Array, n_products: int = 0, log_det: LogDet | None = None) -> Variances:
+    def known(cls, value: Array, n_products: int = 0, log_det: "LogDet | None" = None) -> Self:
         """Those that were computed."""
         return cls(value, np.zeros_like(value), value, value, "exact", True, True, True, n_products, log_det=log_det)
 

@@ -21,8 +21,6 @@ row itself is in A. The best prediction is f_i plus a share tau_i^2 / (tau_i^2 +
 says beyond it.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple, final
 
 import numpy as np
@@ -223,7 +221,7 @@ class Probes:
                 self._rows.add(self.M.solve(z), solution.x)
 
     @property
-    def rows(self) -> ProbedRows:
+    def rows(self) -> "ProbedRows":
         """Those of B."""
         assert self._rows is not None
         return self._rows
