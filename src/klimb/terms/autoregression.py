@@ -25,7 +25,7 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_sparse
 from klimb.priors import PCCorrelation
 from klimb.rows.table import Source
-from klimb.terms.base import Context, Nodes, TermBlock
+from klimb.terms.base import Context, Nodes
 from klimb.terms.field import Field, banded, column_positions, grid, on_pattern, symmetric_pattern
 from klimb.theta import ParameterBlock
 
@@ -163,13 +163,11 @@ class Autoregression(Field):
     def at_nodes(self) -> tuple[Any, Any]:
         return self.nodes, scipy_sparse.eye_array(self.size, format="csr")
 
-    def columns_at(self, block: TermBlock, values: Sequence[Any]) -> Any:
-        assert isinstance(block, Nodes)
+    def columns_at(self, block: Nodes, values: Sequence[Any]) -> Any:
         return block.values if block.beyond is None else self._expected(block, values)[0]
 
-    def new(self, block: TermBlock, values: Sequence[Any]) -> Array | None:
+    def new(self, block: Nodes, values: Sequence[Any]) -> Array | None:
         """What the nodes leave unknown of the process at other times."""
-        assert isinstance(block, Nodes)
         if block.beyond is None:
             return None
         return np.asarray(values[0] * np.sqrt(np.maximum(self._expected(block, values)[1], 0.0)))[:, None]

@@ -179,7 +179,7 @@ class FeatureGradients:
 
 
 class Term(ABC):
-    """One term: records; ``ready`` returns the one that knows its prior."""
+    """One term: records; ``ready`` returns the one that knows its prior. Blocks are those of its method ``block``."""
 
     kind: ClassVar[str]
     functions: ClassVar[tuple[Function, ...]] = ()  # what formulas call it by
@@ -198,10 +198,10 @@ class Term(ABC):
         """Its columns for any rows."""
 
     @abstractmethod
-    def ready(self, block: TermBlock, context: Context) -> Self:
+    def ready(self, block: Any, context: Context) -> Self:
         """The term with its priors, which depend on the data of the fit."""
 
-    def settled(self, block: TermBlock) -> TermBlock:
+    def settled(self, block: Any) -> Any:
         """The columns of the fit after ``ready`` learnt how to centre and scale them; new rows come so at once."""
         return block
 
@@ -213,9 +213,8 @@ class Term(ABC):
         """Rows C with C w = 0 for its weights; None where there are none."""
         return None
 
-    def columns_at(self, block: TermBlock, values: Sequence[Any]) -> Any:
+    def columns_at(self, block: Any, values: Sequence[Any]) -> Any:
         """Its sparse columns; they may move with its parameters for rows that stand at none of its nodes."""
-        assert isinstance(block, (Coded, Nodes))
         return block.values if isinstance(block, Nodes) else block.sparse()
 
     def density(self, values: Sequence[Any]) -> Site | None:
@@ -239,11 +238,11 @@ class Term(ABC):
         """d bound / d value of each parameter, through the features."""
         raise NotImplementedError
 
-    def shift(self, block: TermBlock) -> Array | None:
+    def shift(self, block: Any) -> Array | None:
         """What it adds to f without a weight."""
         return None
 
-    def new(self, block: TermBlock, values: Sequence[Any]) -> Array | None:
+    def new(self, block: Any, values: Sequence[Any]) -> Array | None:
         """(n, r): root of the variance that levels never seen add to each row; None where there are none."""
         return None
 
@@ -272,7 +271,7 @@ class Term(ABC):
         """The factors of the formula that it is made of, by key."""
         return {}
 
-    def stan(self, block: TermBlock, values: Sequence[str], scope: StanScope) -> StanPart:
+    def stan(self, block: Any, values: Sequence[str], scope: StanScope) -> StanPart:
         """Its columns, weights, their prior and what it adds to f in Stan, the values of its parameters by name."""
         raise InputError("this needs a term that can be written in Stan", self.name, "Give the term a method stan.")
 
@@ -292,14 +291,13 @@ class OneScale(Term):
         total = float((moments.mean**2).sum() + moments.variances().sum())
         return ((total / values[0] ** 2 - self.size) / values[0],)
 
-    def stan(self, block: TermBlock, values: Sequence[str], scope: StanScope) -> StanPart:
+    def stan(self, block: Dense, values: Sequence[str], scope: StanScope) -> StanPart:
         return scaled_columns(self.name, block, values[0], scope)
 
 
-def scaled_columns(name: str, block: TermBlock, scale: str, scope: StanScope,
+def scaled_columns(name: str, block: Dense, scale: str, scope: StanScope,
                    density: str = "normal_lpdf({} | 0, {})") -> StanPart:
     """Columns in Stan whose weights have one scale: ``density`` of weights and scale."""
-    assert isinstance(block, Dense)
     tag, size = scope.tag, block.values.shape[1]
     part = StanPart(data=(f"matrix[N, {size}] X{tag};" + said(f"columns of {name}"),), values={f"X{tag}": block.values},
                     value=f"X{tag} * b{tag}{{c}}", weights=f"b{tag}", shape=(size,))

@@ -23,7 +23,7 @@ from klimb.numerics.lazy import scipy_sparse
 from klimb.priors import Exponential
 from klimb.rows.columns import match_levels
 from klimb.rows.table import Source
-from klimb.terms.base import UNSEEN, Context, Nodes, Term, TermBlock, WeightsPrior
+from klimb.terms.base import UNSEEN, Context, Nodes, Term, WeightsPrior
 from klimb.theta import ParameterBlock, PositiveParameter
 
 STEP = 1e-5  # relative, of differences of the entries of a precision: they are smooth, known to all digits, and cheap
@@ -79,7 +79,7 @@ class Field(Term):
             found.append(((sides[0][0] - sides[1][0]) / (2.0 * step), (sides[0][1] - sides[1][1]) / (2.0 * step)))
         return found
 
-    def ready(self, block: TermBlock, context: Context) -> Self:
+    def ready(self, block: Any, context: Context) -> Self:
         return replace(self, parameters=(self.scale_parameter(context), *self.shape_parameters(context)))  # type: ignore[type-var]
 
     def shape_parameters(self, context: Context) -> tuple[ParameterBlock, ...]:
@@ -90,9 +90,8 @@ class Field(Term):
         """The field as a factor of a product: values at its nodes alone."""
         return self
 
-    def new(self, block: TermBlock, values: Sequence[Any]) -> Array | None:
+    def new(self, block: Nodes, values: Sequence[Any]) -> Array | None:
         """Where a row stands at no node of the field, nothing is known but its standard deviation."""
-        assert isinstance(block, Nodes)
         return None if block.beyond is None else values[0] * block.beyond[:, None]
 
     def scale_parameter(self, context: Context) -> PositiveParameter:
@@ -133,8 +132,7 @@ class Field(Term):
             values={name: known, root: T}, transformed=(StanDefinition(kind, w, f"{root} * {scaled}"),),
             free=(T.shape[1],))
 
-    def stan(self, block: TermBlock, values: Sequence[str], scope: StanScope) -> StanPart:
-        assert isinstance(block, Nodes)
+    def stan(self, block: Nodes, values: Sequence[str], scope: StanScope) -> StanPart:
         tag = scope.tag
         b, z = f"b{tag}", f"z{tag}"
         root, rows = self.stan_root(values, z + "{c}", b, tag), _stan_rows(block.values, b, tag, self.name)

@@ -14,7 +14,7 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
 from klimb.priors import Normal
 from klimb.rows.table import Source
-from klimb.terms.base import Context, Dense, Reported, Term, TermBlock, WeightsPrior
+from klimb.terms.base import Context, Dense, Reported, Term, WeightsPrior
 from klimb.terms.column_moments import ColumnMoments
 from klimb.terms.margins import constant_in, freed, owners
 from klimb.theta import ParameterBlock
@@ -65,9 +65,8 @@ class FixedTerm(Term):
         every = Dense(np.asarray(design(self.products, self.used, source)))
         return self.settled(every) if len(self.sd) or not self.products else every
 
-    def settled(self, block: TermBlock) -> Dense:
+    def settled(self, block: Dense) -> Dense:
         """The block is used up: what may be millions of rows is settled where it stands."""
-        assert isinstance(block, Dense)
         every = block.values if len(self.kept) == block.values.shape[1] else block.values[:, list(self.kept)]
         if not self.mix.size:
             every -= self.centre
@@ -80,8 +79,7 @@ class FixedTerm(Term):
         """Some rows of the columns that are kept."""
         return np.asarray((rows @ self.mix if self.mix.size else rows) - self.centre)
 
-    def ready(self, block: TermBlock, context: Context) -> Self:
-        assert isinstance(block, Dense)
+    def ready(self, block: Dense, context: Context) -> Self:
         every, shares = self.every_name, context.shares
         kept = tuple(j for j, name in enumerate(every) if context.intercept or name != INTERCEPT)
         at = every.index(INTERCEPT) if INTERCEPT in every else -1
@@ -176,8 +174,7 @@ class FixedTerm(Term):
     def factors(self) -> dict[str, Factor]:
         return self.used
 
-    def stan(self, block: TermBlock, values: Sequence[str], scope: StanScope) -> StanPart:
-        assert isinstance(block, Dense)
+    def stan(self, block: Dense, values: Sequence[str], scope: StanScope) -> StanPart:
         K, mean = self.size, self.mean if scope.classes > 1 else self.mean[0]
         moves = "" if self.follows is None else f" + {scope.follows} * b_follows"
         extra = {} if self.follows is None else {"b_follows": self.follows}

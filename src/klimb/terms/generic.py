@@ -21,7 +21,7 @@ from klimb.linalg.analysis import analysed
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_sparse
 from klimb.rows.table import Source
-from klimb.terms.base import TermBlock
+from klimb.terms.base import Nodes
 from klimb.terms.field import LevelField, directions, scaled_entries, symmetric_pattern
 from klimb.theta import ParameterBlock
 
@@ -87,7 +87,7 @@ class UserPrecision(LevelField):
         vectors, sizes = directions(self.pattern, self.size - self.null.shape[1])
         return vectors / np.sqrt(sizes), np.ones(len(sizes))
 
-    def new(self, block: TermBlock, values: Sequence[Any]) -> Array | None:
+    def new(self, block: Nodes, values: Sequence[Any]) -> Array | None:
         """A level that the matrix does not have varies as much as those that it has."""
         return super().new(block, (values[0] * np.sqrt(self.spread),))
 

@@ -22,7 +22,6 @@ from klimb.terms.base import (
     Coded,
     Context,
     Term,
-    TermBlock,
     WeightsPrior,
     repeated_root_gradient,
     with_scaled_weights,
@@ -106,13 +105,11 @@ class Group(Term):
         every = Coded(self.codes(source), np.asarray(design(self.effects, self.used, source)), self.n_levels)
         return self.settled(every)
 
-    def settled(self, block: TermBlock) -> Coded:
-        assert isinstance(block, Coded)
+    def settled(self, block: Coded) -> Coded:
         return replace(block, values=block.values @ self.mix) if self.mix.size else block
 
-    def ready(self, block: TermBlock, context: Context) -> Self:
+    def ready(self, block: Coded, context: Context) -> Self:
         """Default priors act on columns freed of what is marginal to them; those of the user on what is printed."""
-        assert isinstance(block, Coded)
         columns, choices, k = self.columns, context.choices, len(self.columns)
         mix = np.eye(k)
         if self.correlated:
@@ -163,8 +160,7 @@ class Group(Term):
         (root,) = values
         return (repeated_root_gradient(root, moments.blocks(len(root)), self.n_levels),)
 
-    def new(self, block: TermBlock, values: Sequence[Any]) -> Array | None:
-        assert isinstance(block, Coded)
+    def new(self, block: Coded, values: Sequence[Any]) -> Array | None:
         unseen = block.codes < 0
         if not unseen.any():
             return None
@@ -173,9 +169,8 @@ class Group(Term):
     def factors(self) -> dict[str, Factor]:
         return self.used
 
-    def stan(self, block: TermBlock, values: Sequence[str], scope: StanScope) -> StanPart:
+    def stan(self, block: Coded, values: Sequence[str], scope: StanScope) -> StanPart:
         """Weights ``b``: a vector over levels, or a matrix with a column for each level."""
-        assert isinstance(block, Coded)
         tag, k, L, (root,) = scope.tag, len(self.columns), self.n_levels, values
         group, x, b = f"g{tag}", f"x{tag}", f"b{tag}"
         part = StanPart(data=(f"array[N] int<lower=1, upper={L}> {group};" + said(f"level of {self.name}"),),

@@ -25,7 +25,7 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_interpolate, scipy_linalg, scipy_sparse
 from klimb.priors import Exponential
 from klimb.rows.table import Source
-from klimb.terms.base import Context, Nodes, TermBlock
+from klimb.terms.base import Context, Nodes
 from klimb.terms.field import Innovations, IntrinsicField, banded
 from klimb.theta import ParameterBlock
 
@@ -119,8 +119,7 @@ class ManyKnots(IntrinsicField):
         gram = scipy_sparse.coo_array(rows.T @ (scipy_sparse.diags_array(shares) @ rows))
         return float(np.sqrt(V[gram.row, gram.col] @ gram.data)) or 1.0
 
-    def ready(self, block: TermBlock, context: Context) -> Self:
-        assert isinstance(block, Nodes)
+    def ready(self, block: Nodes, context: Context) -> Self:
         scale = context.units.spread
         sd = context.choices.positive(f"sd({self.name})", Exponential(scale), scale, begin=0.5 * scale, kind="smooth")
         return replace(self, norm=self._typical(block.values, context.shares), parameters=(sd,))

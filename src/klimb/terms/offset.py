@@ -11,7 +11,7 @@ from klimb.formula.nodes import Call
 from klimb.formula.numeric import Numeric, learn_numeric
 from klimb.numerics.arrays import Array
 from klimb.rows.table import Source
-from klimb.terms.base import Context, Dense, Term, TermBlock
+from klimb.terms.base import Context, Dense, Term
 from klimb.theta import ParameterBlock
 
 
@@ -42,14 +42,13 @@ class OffsetTerm(Term):
     def block(self, source: Source) -> Dense:
         return Dense(self.expression.evaluate(source)[:, None])
 
-    def ready(self, block: TermBlock, context: Context) -> Self:
+    def ready(self, block: Dense, context: Context) -> Self:
         return self
 
-    def shift(self, block: TermBlock) -> Array:
-        assert isinstance(block, Dense)
+    def shift(self, block: Dense) -> Array:
         return block.values[:, 0]
 
-    def stan(self, block: TermBlock, values: Sequence[str], scope: StanScope) -> StanPart:
+    def stan(self, block: Dense, values: Sequence[str], scope: StanScope) -> StanPart:
         name = f"offset{scope.tag}"
         return StanPart(data=(f"vector[N] {name};" + said(str(self.expression)),), values={name: self.shift(block)},
                         value=name)

@@ -161,16 +161,14 @@ class FieldProduct(Field):
         (names, rows), (others, more) = self.first.at_nodes(), self.second.at_nodes()
         return [f"{one}:{two}" for one in names for two in others], scipy_sparse.kron(rows, more, format="csr")
 
-    def columns_at(self, block: TermBlock, values: Sequence[Any]) -> Any:
-        assert isinstance(block, Nodes)
+    def columns_at(self, block: Nodes, values: Sequence[Any]) -> Any:
         if block.beyond is None:
             return block.values
         return _by_rows(*(factor.columns_at(own, at) for factor, own, at
                           in zip(self._factors, block.beyond, self._values(values), strict=True)))
 
-    def new(self, block: TermBlock, values: Sequence[Any]) -> Array | None:
+    def new(self, block: Nodes, values: Sequence[Any]) -> Array | None:
         """(m_1 + r_1)(m_2 + r_2) - m_1 m_2, with m what the nodes say of a factor's variance and r what they do not."""
-        assert isinstance(block, Nodes)
         if block.beyond is None:
             return None
         known, all_of = np.ones(block.values.shape[0]), np.ones(block.values.shape[0])

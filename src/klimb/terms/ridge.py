@@ -18,7 +18,7 @@ from klimb.likelihoods import Choices
 from klimb.priors import LogNormal
 from klimb.rows.scaling import Scaling
 from klimb.rows.table import Source
-from klimb.terms.base import Context, Dense, OneScale, Reported, Term, TermBlock
+from klimb.terms.base import Context, Dense, OneScale, Reported, Term
 from klimb.theta import ParameterBlock, PositiveParameter
 
 SCALE = LogNormal(median=1.0, sd=2.0)  # of the prior scale: says little, but that it is neither 0 nor infinite
@@ -50,8 +50,7 @@ class ColumnsTerm(Term):
         every = Dense(np.hstack([factor.block(source, True) for factor in self.used.values()]))
         return every if self.scaling is None else self.settled(every)
 
-    def settled(self, block: TermBlock) -> Dense:
-        assert isinstance(block, Dense)
+    def settled(self, block: Dense) -> Dense:
         assert self.scaling is not None
         return Dense(self.scaling.apply(block.values))
 
@@ -90,8 +89,7 @@ class Ridge(ColumnsTerm, OneScale):
         """For standardised columns of a matrix."""
         return cls(count, parameters=(_scale(choices, spread),))
 
-    def ready(self, block: TermBlock, context: Context) -> Self:
-        assert isinstance(block, Dense)
+    def ready(self, block: Dense, context: Context) -> Self:
         return replace(self, scaling=Scaling.of(block.values, context.shares, centred=context.centred),
                        parameters=(_scale(context.choices, context.units.spread),))
 

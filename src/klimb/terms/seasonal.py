@@ -119,10 +119,8 @@ class Seasonal(IntrinsicField):
         own = scipy_sparse.eye_array(len(self.nodes), format="csr")
         return self.nodes, side_by_side([own, self._repeating])
 
-    def new(self, block: TermBlock, values: Sequence[Any]) -> Array | None:
+    def new(self, block: Nodes, values: Sequence[Any]) -> Array | None:
         """h steps ahead two innovations of every period have come in: x_k = x_{k-period} + e_k - e_{k-1}."""
-        assert isinstance(block, Nodes)
-        assert block.beyond is not None
         if not block.beyond.any():
             return None
         h = block.beyond

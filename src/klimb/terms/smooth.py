@@ -26,7 +26,7 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
 from klimb.priors import Exponential
 from klimb.rows.table import Source
-from klimb.terms.base import Context, Dense, OneScale, TermBlock
+from klimb.terms.base import Context, Dense, OneScale
 from klimb.terms.knots import ManyKnots, bands_pay
 from klimb.theta import ParameterBlock
 
@@ -124,15 +124,13 @@ class Smooth(OneScale):
             basis = basis * self.by.block(source, True)
         return Dense(basis / self.norm)
 
-    def ready(self, block: TermBlock, context: Context) -> Self:
-        assert isinstance(block, Dense)
+    def ready(self, block: Dense, context: Context) -> Self:
         norm = float(np.sqrt(context.shares @ (block.values**2).sum(axis=1))) or 1.0
         scale = context.units.spread
         sd = context.choices.positive(f"sd({self.name})", Exponential(scale), scale, begin=0.5 * scale, kind="smooth")
         return replace(self, norm=self.norm * norm, parameters=(sd,))
 
-    def settled(self, block: TermBlock) -> Dense:
-        assert isinstance(block, Dense)
+    def settled(self, block: Dense) -> Dense:
         return Dense(block.values / self.norm)
 
     def factors(self) -> dict[str, Factor]:

@@ -26,7 +26,7 @@ from klimb.rows.scaling import Scaling
 from klimb.rows.table import Source
 from klimb.sites.base import Site
 from klimb.sites.real import Laplace, StudentT
-from klimb.terms.base import Context, Dense, TermBlock, WeightsPrior, scaled_columns
+from klimb.terms.base import Context, Dense, WeightsPrior, scaled_columns
 from klimb.terms.ridge import ColumnsTerm
 from klimb.theta import ParameterBlock, PositiveParameter
 
@@ -70,8 +70,7 @@ class Sparse(ColumnsTerm):
         """For standardised columns of a matrix."""
         return cls(count, density, spread=spread, parameters=(_scale(choices, spread),))
 
-    def ready(self, block: TermBlock, context: Context) -> Self:
-        assert isinstance(block, Dense)
+    def ready(self, block: Dense, context: Context) -> Self:
         spread = context.units.spread
         return replace(self, scaling=Scaling.of(block.values, context.shares, centred=context.centred), spread=spread,
                        parameters=(_scale(context.choices, spread),))
@@ -98,7 +97,7 @@ class Sparse(ColumnsTerm):
             sides.append(value - self.log_taper(moved))
         return ((sides[0] - sides[1]) / (2.0 * DIFFERENCE * values[0]),)
 
-    def stan(self, block: TermBlock, values: Sequence[str], scope: StanScope) -> StanPart:
+    def stan(self, block: Dense, values: Sequence[str], scope: StanScope) -> StanPart:
         """The density of the weights without the taper, which is the engine's and not the model's."""
         density = "double_exponential_lpdf({} | 0, {})"
         if self.density_name != "laplace":

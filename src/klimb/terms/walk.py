@@ -116,10 +116,8 @@ class Walk(IntrinsicField):
     def _line(self, x: Array) -> Array:
         return np.asarray((x - self.nodes.mean()) / self.nodes.std())
 
-    def new(self, block: TermBlock, values: Sequence[Any]) -> Array | None:
+    def new(self, block: Nodes, values: Sequence[Any]) -> Array | None:
         """Beyond the ends the walk goes on: h steps add h (rw1) or about h^3 / 3 (rw2) innovations' variances."""
-        assert isinstance(block, Nodes)
-        assert block.beyond is not None
         if self.cyclic or not block.beyond.any():
             return None
         h = block.beyond / float(np.diff(self.nodes).mean())
