@@ -181,13 +181,8 @@ def reduced_passes(model: LinearModel, passes: RowPasses, observed: Observed) ->
     if found is None:
         return None
     rows, few = found
-    fitted = q.at(_over(rows, model))[0]
+    fitted = q.at(model.rows_over(rows.X, rows.codes, rows.values))[0]
     return replace(model, rows=rows, passes=None, kept={}), replace(few, y=few.y + fitted)
-
-
-def _over(rows: LinearRows, model: LinearModel) -> Any:
-    """Rows over the weights of a model, as its posterior takes them."""
-    return model.rows_over(rows.X, rows.codes, rows.values)
 
 
 def log_densities(model: LinearModel, draws: Array, q: WeightPosterior, rows: LinearRows, data: Observed) -> Array:
@@ -243,11 +238,12 @@ def _log_weights(model: LinearModel, result: Result, passes: RowPasses, n_draws:
     q = posterior.latent.detach(posterior)
     few, y = standing_for(model, passes.ends[posterior], passes.n)
     assert few.rows is not None
+    L = model.rows_over(few.rows.X, few.rows.codes, few.rows.values)
     draws = q.sample(n_draws, np.random.default_rng(SEED))
     reader = passes.reader(model)
     parts = passes.mapped(partial(reader.each, partial(log_densities, reader.model, draws, q)))
     logs = np.sum([np.sum(own, axis=0) for own in parts if own], axis=0)
-    logs += 0.5 * ((y - q.push(_over(few.rows, model), draws)) ** 2).sum(axis=1)
+    logs += 0.5 * ((y - q.push(L, draws)) ** 2).sum(axis=1)
     done = len(y)
     for number, site in model.densities:  # less the Gaussians that stand for them in q
         w = draws[:, model.places[number]]

@@ -6,14 +6,13 @@ from functools import cached_property, lru_cache
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from klimb.errors import NotPositiveDefiniteError
 from klimb.linalg.matrix import with_data
 from klimb.linalg.normal_matrix import NormalMatrix, Preconditioner, SurrogateMatrix
 from klimb.linalg.operators.base import BLOCK_DOUBLES, Operator, SparseOperator, StackedOperator, as_row_indices
 from klimb.linalg.sparse_cholesky import SymbolicCholesky
-from klimb.numerics.arrays import Array, pieces, slices
+from klimb.numerics.arrays import Array, Index, pieces, slices
 from klimb.numerics.dense import cholesky, log_det_from_cholesky, threads_for, triangular_inverse
 from klimb.numerics.lazy import blas, lapack, scipy_sparse
 
@@ -173,7 +172,7 @@ class DualFactor(Factorisation):
             values[faint] = self._subtracted(self._matrix[begin + faint])
         return values
 
-    def _inverse_columns(self, chosen: NDArray[np.intp], invert: bool) -> Array:
+    def _inverse_columns(self, chosen: Index, invert: bool) -> Array:
         """L^-1 e_i, one a column: some of L^-1, or by solving."""
         if invert:
             return np.asarray(self._inverse[:, chosen])

@@ -17,7 +17,6 @@ Rows: TypeAlias = slice | npt.ArrayLike  # a slice, indices or a mask
 
 BLOCK_DOUBLES = 2**24  # 128 MiB: the most that a temporary with one row per site or per weight may hold
 LARGE = 100_000  # nonzeros from which products in single precision pay
-ROWS_AT_A_TIME = 4096  # of a dense matrix, when it has to be scaled or squared
 WIDEST_BLOCK = 32  # columns in a block product: more of them leave the cache and gain nothing
 
 
@@ -164,16 +163,10 @@ class DenseOperator(StoredOperator):
         self.transpose = self.matrix.T
 
     def gram_diagonal(self, gamma: Array) -> Array:
-        total = np.zeros(self.shape[1])
-        for rows in slices(self.shape[0], ROWS_AT_A_TIME):
-            total += gamma[rows] @ self.matrix[rows] ** 2
-        return total
+        return np.asarray(np.einsum("ij,ij,i->j", self.matrix, self.matrix, gamma))
 
     def row_norms_squared(self, scale: Array) -> Array:
-        norms = np.empty(self.shape[0])
-        for rows in slices(self.shape[0], ROWS_AT_A_TIME):
-            norms[rows] = self.matrix[rows] ** 2 @ scale
-        return norms
+        return np.asarray(np.einsum("ij,ij,j->i", self.matrix, self.matrix, scale))
 
     def gram(self, gamma: Array) -> Array:
         return DenseDesign(self.matrix).weighted_gram(gamma)
