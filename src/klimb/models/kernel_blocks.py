@@ -14,7 +14,7 @@ from klimb.kernels import Kernel
 from klimb.kernels.means import Mean
 from klimb.numerics.arrays import Array
 from klimb.priors import Prior
-from klimb.theta import LIMIT, ParameterBlock, RowKind, Support
+from klimb.theta import LIMIT, ParameterBlock, PlainBlock, RowKind, Support
 
 MARGIN = 0.5  # how far inducing points may leave the box of the inputs, in units of its sides
 
@@ -89,25 +89,6 @@ class KernelBlock(ParameterBlock):
 
     def printed(self) -> dict[str, str]:
         return {name: "flat in its logarithm" if prior is None else str(prior) for name, prior in self.priors().items()}
-
-
-class PlainBlock(ParameterBlock):
-    """Parameters on the whole line that stand for themselves, with a flat prior."""
-
-    def log_prior(self, theta: Array) -> tuple[float, Array]:
-        return 0.0, np.zeros(self.size)
-
-    def reported(self, theta: Array) -> Array:
-        return np.array(theta)
-
-    def printed(self) -> dict[str, str]:
-        return dict.fromkeys(self.names, "flat")
-
-    def signed(self) -> tuple[bool, ...]:
-        return (True,) * self.size
-
-    def alone(self) -> tuple[Callable[[Array], Array] | None, ...]:
-        return (np.asarray,) * self.size
 
 
 @final

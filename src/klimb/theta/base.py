@@ -112,6 +112,25 @@ class ParameterBlock(ABC):
         raise NotImplementedError
 
 
+class PlainBlock(ParameterBlock):
+    """Parameters on the whole line that stand for themselves, with a flat prior."""
+
+    def log_prior(self, theta: Array) -> tuple[float, Array]:
+        return 0.0, np.zeros(self.size)
+
+    def reported(self, theta: Array) -> Array:
+        return np.array(theta)
+
+    def printed(self) -> dict[str, str]:
+        return dict.fromkeys(self.names, "flat")
+
+    def signed(self) -> tuple[bool, ...]:
+        return (True,) * self.size
+
+    def alone(self) -> tuple[Callable[[Array], Array] | None, ...]:
+        return (np.asarray,) * self.size
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Theta:

@@ -18,7 +18,7 @@ from klimb._stored import stored
 from klimb.errors import require
 from klimb.numerics.arrays import Array
 from klimb.priors import Beta, Fixed, Normal, PCCorrelation, PCShare, PositivePrior, Prior, Uniform
-from klimb.theta.base import ParameterBlock, RowKind, Scale
+from klimb.theta.base import ParameterBlock, PlainBlock, RowKind, Scale
 
 POSITIVE_LIMITS = (-16.0, 14.0)  # of the log of a positive parameter in its unit
 LIMIT = math.asinh(14.0)  # of theta between two limits in a search: 8e-7 of the way from either
@@ -278,7 +278,7 @@ class BoundedParameter(SupportedParameter):
 @final
 @stored("parameter.real")
 @dataclass(frozen=True, eq=False)
-class RealParameter(SingleParameter):
+class RealParameter(SingleParameter, PlainBlock):
     """One parameter on the whole line, with a normal prior or a flat one."""
 
     name: str
@@ -303,9 +303,6 @@ class RealParameter(SingleParameter):
         constant = math.log(self.prior.sd) + 0.5 * math.log(2.0 * math.pi)
         return -0.5 * score**2 - constant, np.array([-score / self.prior.sd])
 
-    def reported(self, theta: Array) -> Array:
-        return np.array(theta)
-
     def stan(self, name: str) -> StanPart:
         prior = self.prior
         line = "" if prior is None else f"target += normal_lpdf({name} | {literal(prior.mean)}, {literal(prior.sd)});"
@@ -314,9 +311,3 @@ class RealParameter(SingleParameter):
 
     def from_stan(self, draws: Sequence[Array]) -> Array:
         return draws[0][:, None]
-
-    def signed(self) -> tuple[bool, ...]:
-        return (True,)
-
-    def alone(self) -> tuple[Callable[[Array], Array] | None, ...]:
-        return (np.asarray,)
