@@ -368,9 +368,9 @@ def check_spread(posterior: Posterior) -> None:
 
 
 def asked(inner: str, name: str) -> Any:
-    """That method of the latent inside, which is the attribute ``inner``."""
-    def ask(self: Any, *given: Any) -> Any:
-        return getattr(getattr(self, inner), name)(*given)
+    """That method of what is inside, which is the attribute ``inner``."""
+    def ask(self: Any, *given: Any, **named: Any) -> Any:
+        return getattr(getattr(self, inner), name)(*given, **named)
 
     return ask
 

@@ -38,11 +38,8 @@ class MeanFieldFactor(Factor):
     def variances(self) -> Array:
         return self._squares.times(self.weight_variances)
 
-    def smooth(self, b: Array) -> Array:
-        return self._full.smooth(b)
-
-    def energy(self, b: Array) -> float:
-        return self._full.energy(b)
+    smooth = asked("_full", "smooth")
+    energy = asked("_full", "energy")
 
 
 @final

@@ -17,7 +17,7 @@ import numpy as np
 
 from klimb._stored import stored
 from klimb.errors import InputError
-from klimb.latents.base import draws_from
+from klimb.latents.base import asked, draws_from
 from klimb.linalg.matrix import DesignMatrix, as_design
 from klimb.numerics.arrays import Array, Index
 from klimb.numerics.dense import row_blocks, threads_for
@@ -378,26 +378,13 @@ class CutWeights(WeightPosterior):
     def mean(self) -> Array:  # type: ignore[override]
         return self.whole.mean
 
-    def sd(self) -> Array:
-        return self.whole.sd()
-
-    def covariances(self, rows: Index, columns: Index) -> Array:
-        return self.whole.covariances(rows, columns)
-
-    def block_covariance(self, at: slice, k: int) -> Array:
-        return self.whole.block_covariance(at, k)
-
-    def at(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
-        return self.whole.at(L, rest)
-
-    def joint(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
-        return self.whole.joint(L, rest)
-
-    def covariance_with(self, L: Any, at: slice) -> Array:
-        return self.whole.covariance_with(L, at)
-
-    def push(self, L: Any, weights: Array) -> Array:
-        return self.whole.push(L, weights)
+    sd = asked("whole", "sd")
+    covariances = asked("whole", "covariances")
+    block_covariance = asked("whole", "block_covariance")
+    at = asked("whole", "at")
+    joint = asked("whole", "joint")
+    covariance_with = asked("whole", "covariance_with")
+    push = asked("whole", "push")
 
     def split(self) -> tuple[tuple[float, WeightPosterior], ...]:
         return tuple(zip(self.shares.tolist(), self.pieces, strict=True))
