@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError, require
+from klimb.linalg.matrix import DENSE_LIMIT, DesignMatrix
 from klimb.numerics.arrays import Array, Index, as_float
 from klimb.numerics.dense import psd_square_root, row_blocks
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from klimb.latents.linear import LinearParts
     from klimb.latents.shocks import Shocks
     from klimb.latents.weights_posterior import WeightPosterior
-    from klimb.linalg.matrix import DesignMatrix
 
 Product: TypeAlias = Callable[[Array], Array]
 OwnFactor = TypeVar("OwnFactor", bound="Factor")
@@ -311,8 +311,6 @@ class Latent(ABC):
 
     def _dense_design(self) -> Array:
         """``design()``, or an `InputError` where it would be too large to form."""
-        from klimb.linalg.matrix import DENSE_LIMIT
-
         if self.n_sites * self.n_weights > DENSE_LIMIT:
             raise InputError(f"a dense design of {type(self).__name__} has up to {DENSE_LIMIT:,} entries",
                              f"{self.n_sites:,} sites x {self.n_weights:,} weights", "Take fewer data.")

@@ -9,18 +9,16 @@ sites, so that memory stays bounded however many data or draws there are.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
+from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
 
 from klimb.errors import InputError
+from klimb.latents.base import Posterior
 from klimb.linalg.matrix import DENSE_LIMIT, BlockedDesign, DenseDesign, DesignMatrix
 from klimb.numerics.arrays import Array, slices
 from klimb.numerics.dense import cholesky, triangular_inverse
 from klimb.numerics.lazy import lapack
-
-if TYPE_CHECKING:
-    from klimb.latents.base import Posterior
 
 # Deviations of some sites (draws x sites) in, slopes of the same shape out.
 Visit: TypeAlias = Callable[[slice, Array], Array]
@@ -201,14 +199,14 @@ class WeightCoordinates(Coordinates):
         return np.asarray(self._q.from_root(np.ascontiguousarray(z.T))[which].T)
 
 
-def coordinates_of(posterior: "Posterior") -> Coordinates:
+def coordinates_of(posterior: Posterior) -> Coordinates:
     """The coordinates of a fitted q, which must have a spread."""
     if not posterior.spread:
         raise InputError("trust needs a posterior with a spread", "a point estimate", "Use klimb.infer, not a mode.")
     return posterior.latent.coordinates(posterior)
 
 
-def default_coordinates(posterior: "Posterior") -> Coordinates:
+def default_coordinates(posterior: Posterior) -> Coordinates:
     """Coordinates of a q of which only the contract of a latent is known: they report f at the sites.
 
     Up to `LARGEST_DENSE` sites Z is a pivoted root of V, which the factor has or which is Z (I + Z'GZ)^-1 Z' of the

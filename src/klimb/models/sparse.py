@@ -24,7 +24,7 @@ from klimb.numerics.arrays import Array, as_float
 from klimb.sites.base import Site
 from klimb.sites.counts import Logistic
 from klimb.sites.local import ExponentialPower, Sech2
-from klimb.sites.real import Laplace, StudentT
+from klimb.sites.real import Gaussian, Laplace, StudentT
 from klimb.sites.stack import Stack
 
 Engine: TypeAlias = Literal["auto", "primal", "dual", "double loop"]
@@ -163,8 +163,6 @@ def sparse_linear(X: Any, y: Any, *, noise: Any, prior: Any = "laplace", scale: 
     model = Implicit(operators if len(operators) > 1 else operators[0], X=data, y=y, noise=noise, cov=None)
     step = DoubleLoop(bound, variances, accuracy, max_outer, seed)
     result = infer(model, whole, target, step=step, tol=tol)
-    from klimb.sites.real import Gaussian
-
     return sparse_fit(result, chosen, Gaussian(noise if np.ndim(noise) == 0 else float(np.mean(noise))), data, False)
 
 
