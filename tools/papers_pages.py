@@ -14,8 +14,7 @@ import sys
 from pathlib import Path
 
 from klimb._files import whole_file
-from klimb.apps.papers.experiment import EXPERIMENTS, canonical
-from klimb.apps.papers.runner import content, stem
+from klimb.apps.papers.experiment import EXPERIMENTS, canonical, content, stem
 from klimb.errors import InputError
 
 BLOCK = re.compile(r"(<!-- klimb reproduce ([\w-]+)( --quick)? -->\n)(.*?)(<!-- end -->)", re.DOTALL)

@@ -306,9 +306,8 @@ def test_words_and_shares_of_the_labelling_page() -> None:
 
 
 def test_tables_of_the_papers() -> None:
-    from klimb.apps.papers.experiment import PaperTable, by_parts, canonical
+    from klimb.apps.papers.experiment import PaperTable, by_parts, canonical, compact, stem
     from klimb.apps.papers.pictures import as_markdown, seconds, with_error
-    from klimb.apps.papers.runner import compact, stem
 
     lines = as_markdown(PaperTable("Losses", ("set", "ours"), (("a|b", "0.41"),))).split("\n")
     assert lines == ["**Losses**", "", "| set | ours |", "|---|---:|", "| a\\|b | 0.41 |"]

@@ -28,8 +28,8 @@ from klimb.active.marginals import Pending
 from klimb.active.pool import Index, as_pool, row_vector, take_rows
 from klimb.active.scores import Candidates, as_score
 from klimb.apps.papers.data import Library, TrainTest, split_rows
-from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size, by_parts
-from klimb.apps.papers.pictures import BLUE, GREEN, GREY, INK, ORANGE, PINK, letter, panels
+from klimb.apps.papers.experiment import Experiment, Found, Job, Results, Size, by_parts
+from klimb.apps.papers.pictures import BLUE, GREEN, GREY, INK, ORANGE, PINK, PaperTable, letter, panels
 from klimb.apps.papers.products import newton
 from klimb.infer.loop import infer
 from klimb.infer.matrixfree.inner import BoundTarget, Engine, best_mean

@@ -14,8 +14,8 @@ import numpy as np
 
 from klimb import latents, methods, sites, steps
 from klimb.apps.papers.data import DataSet, Library, TrainTest, halves, split_rows
-from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size, by_parts
-from klimb.apps.papers.pictures import BLUE, GREEN, INK, NOTHING, ORANGE, PINK, panels, seconds, with_error
+from klimb.apps.papers.experiment import Experiment, Found, Job, Results, Size, by_parts
+from klimb.apps.papers.pictures import BLUE, GREEN, INK, NOTHING, ORANGE, PINK, PaperTable, panels, seconds, with_error
 from klimb.infer.loop import infer
 from klimb.linalg.matrix import as_design
 from klimb.numerics.arrays import Array

@@ -18,8 +18,8 @@ import numpy as np
 
 from klimb import kernels, latents, methods, sites, steps
 from klimb.apps.papers.data import Library, TrainTest, halves
-from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size, by_parts
-from klimb.apps.papers.pictures import BLUE, INK, NOTHING, ORANGE, PINK, panels, seconds, with_error
+from klimb.apps.papers.experiment import Experiment, Found, Job, Results, Size, by_parts
+from klimb.apps.papers.pictures import BLUE, INK, NOTHING, ORANGE, PINK, PaperTable, panels, seconds, with_error
 from klimb.infer.loop import infer
 from klimb.models.evidence import optimise
 from klimb.models.gp import gp

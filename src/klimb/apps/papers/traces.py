@@ -21,8 +21,8 @@ import numpy as np
 
 from klimb import kernels, latents, methods, sites, steps
 from klimb.apps.papers.data import Library
-from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size, by_parts
-from klimb.apps.papers.pictures import BLUE, GREEN, GREY, INK, ORANGE, PINK, SKY, letter, panels
+from klimb.apps.papers.experiment import Experiment, Found, Job, Results, Size, by_parts
+from klimb.apps.papers.pictures import BLUE, GREEN, GREY, INK, ORANGE, PINK, SKY, PaperTable, letter, panels
 from klimb.infer.loop import infer
 from klimb.infer.problem import Problem
 from klimb.latents.base import Posterior
