@@ -10,7 +10,7 @@ import click
 import numpy as np
 
 from klimb.cli.tables.read import ReadOptions, read_table
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 
 _MESH = "Write it with numpy.savez(path, nodes=nodes, triangles=triangles), or as JSON with these two keys."
 
@@ -54,10 +54,9 @@ def _matrix(path: str, options: ReadOptions) -> Any:
     except (ValueError, KeyError, OSError) as error:
         raise _unread(path, "a sparse matrix", error, "Use scipy.sparse.save_npz or scipy.io.mmwrite.") from error
     header = read_table(path, lambda header: header[:1], options).header
-    if len(header) != 3:
-        raise InputError("a table of a matrix needs 3 columns: row, column and value of each entry that is not 0",
-                         f"{len(header)} columns in {path}", "A dense matrix M is written as such a table, or by "
-                         "scipy.io.mmwrite('M.mtx', scipy.sparse.coo_array(M)).")
+    require(len(header) == 3, "a table of a matrix needs 3 columns: row, column and value of each entry that is not 0",
+            f"{len(header)} columns in {path}", "A dense matrix M is written as such a table, or by "
+            "scipy.io.mmwrite('M.mtx', scipy.sparse.coo_array(M)).")
     rows, columns, values = _columns(path, 3, "the entries of a matrix", options)
     if values.dtype.kind not in "fiu":
         raise InputError(f"the third column of {path} must be numbers", repr(values[0]), "Write row, column, value.")
