@@ -43,7 +43,7 @@ def test_every_entry_runs(key: str, small_data: Path, tmp_path: Path, monkeypatc
     assert picture.exists() == (experiment.draw is not None)
     if experiment.draw is not None:
         assert picture.read_bytes()[:4] == b"\x89PNG"
-        assert len(experiment.caption) > 40
+        assert len(EXPERIMENTS[key].caption) > 40
     again: list[tuple[str, int, int]] = []
     monkeypatch.setattr("klimb.apps.papers.experiment.can_draw", lambda: False)  # drawn once is enough
     run(key, data=small_data, out=tmp_path, size="tiny", hear=lambda *note: again.append(note))
@@ -75,7 +75,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     one = Experiment(lambda library, size: [job(name) for name in "abcd"],
                      lambda results: [PaperTable("t", ("job",), tuple((name,) for name in results))])
     monkeypatch.setitem(EXPERIMENTS, "G-test", type("E", (), {
-        "title": "four jobs", "data": (), "experiment": lambda self: one})())
+        "title": "four jobs", "data": (), "caption": "", "remarks": (), "experiment": lambda self: one})())
     monkeypatch.setattr("klimb.apps.papers.experiment.canonical", lambda key: "G-test")
     return done
 

@@ -18,6 +18,7 @@ import json
 import os
 import platform
 import time
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -56,8 +57,6 @@ class Experiment(NamedTuple):
     plan: Callable[[Library, Size], Sequence[Job]]
     tables: Callable[[Results], Sequence[PaperTable]]
     draw: Callable[[Results, Path], None] | None = None
-    caption: str = ""  # of the picture: what to see; this and the remarks stand in notes.md
-    remarks: tuple[str, ...] = ()  # why figures differ from the paper's
 
 
 def by_parts(results: Results) -> dict[tuple[str, ...], Found]:
@@ -65,73 +64,32 @@ def by_parts(results: Results) -> dict[tuple[str, ...], Found]:
     return {tuple(name.split("/")): found for name, found in results.items()}
 
 
-PAPERS = {
-    "A": "Khan et al., Kullback-Leibler proximal variational inference (2015)",
-    "B": "the same, an earlier version with a supplement",
-    "S": "Sheth and Khardon, A fixed-point operator for latent Gaussian models (2016)",
-    "N": "Nickisch and Seeger, Convex variational Bayesian inference for large scale GLMs (2009)",
-    "G": "Guo et al., Boosting variational inference (2016)",
-}
-
-
 class PaperEntry(NamedTuple):
-    """A table or figure: what it shows, where its experiment is (``module:NAME``), the data sets it needs."""
+    """A table or figure, as experiments.toml has it."""
 
     title: str
     home: str
-    data: tuple[str, ...]
-    full: str  # about how long a full run takes, on one core
+    data: Sequence[str]
+    full: str
+    caption: str
+    remarks: tuple[str, ...]
 
     def experiment(self) -> Experiment:
-        """The experiment itself, with its caption and remarks; imports its module."""
+        """The experiment itself; imports its module."""
         module, _, name = self.home.partition(":")
         found: Experiment = getattr(import_module(f"klimb.apps.papers.{module}"), name)
-        return found._replace(caption=" ".join(noted(self.home, ">")), remarks=tuple(noted(self.home, "-")))
+        return found
 
 
-def noted(home: str, mark: str) -> list[str]:
-    """The lines of notes.md that begin with ``mark`` below headings that name ``home``."""
-    found, here = list[str](), False
-    for line in Path(__file__).with_name("notes.md").read_text(encoding="utf-8").splitlines():
-        begins, _, text = line.partition(" ")
-        here = home in text.split() if begins == "#" else here
-        found += [text] if here and begins == mark else []
-    return found
+def entry(also: str = "", caption: str = "", remarks: Sequence[str] = (), **facts: Any) -> PaperEntry:
+    """An entry with the words that it shares with others before its own."""
+    shared = TABLE["shared"].get(also, {"caption": "", "remarks": ()})
+    return PaperEntry(**facts, caption=f"{shared['caption']} {caption}".strip(), remarks=(*shared["remarks"], *remarks))
 
 
-GRID_SETS = ("sonar", "ionosphere", "usps_3vs5", "triazines", "boston", "space_ga")
-
-EXPERIMENTS: dict[str, PaperEntry] = {
-    "A-table1": PaperEntry("the data sets and the grids of hyperparameters", "logistic:TABLE1",
-                           ("a1a", "colon", *GRID_SETS), "10 s"),
-    "A-table2": PaperEntry("Bayesian logistic regression: evidence, log-loss and time of five methods",
-                           "logistic:TABLE2", ("a1a", "colon"), "4 min"),
-    "B-table2": PaperEntry("the same on Gisette, or on what stands in for it", "logistic:GISETTE",
-                           ("usps", "madelon", "arcene", "dexter"), "30 min"),
-    "A-table3": PaperEntry("Gaussian processes over grids: log-loss and time of Laplace, EP and the proximal method",
-                           "processes:TABLE3", GRID_SETS, "2 h"),
-    "A-figure1": PaperEntry("log-loss and time over the grid for USPS 3 against 5, and predicted probabilities",
-                            "processes:FIGURE1", ("usps_3vs5",), "15 min"),
-    "B-admm": PaperEntry("distributed optimisation: the exact reduction and Bregman ADMM over blocks of rows",
-                         "consensus:TABLE", ("a1a", "german"), "1 min"),
-    "S-figure1": PaperEntry("where the curvature of a logistic site grows with its variance", "traces:FIGURE1",
-                            ("german",), "5 s"),
-    "S-figure2": PaperEntry("the bound against time: generalised linear models", "traces:FIGURE2",
-                            ("a9a", "german", "abalone", "flares", "boston", "space_ga"), "2 min"),
-    "S-figure3": PaperEntry("the bound against time: Gaussian processes", "traces:FIGURE3",
-                            ("german", "ionosphere", "flares", "abalone", "boston", "stock"), "2 min"),
-    "S-figure4": PaperEntry("the bound against time: sparse processes with Laplace noise", "traces:FIGURE4",
-                            ("stock", "space_ga"), "1 min"),
-    "S-figure5": PaperEntry("the bound against time: processes with Student-t noise", "traces:FIGURE5",
-                            ("boston", "stock"), "1 min"),
-    "N-table1": PaperEntry("products with the design that a fit takes (the table of section 2.4)", "products:TABLE",
-                           ("a9a", "reuters"), "3 min"),
-    "N-figure2": PaperEntry("active learning: error against labels, for scores and for chance",
-                            "active_learning:FIGURE2", ("a9a", "imdb", "farm_ads", "reuters", "rcv1_small"), "1 h"),
-    "G-figure1": PaperEntry("boosted mixtures for a Cauchy density and for mixtures", "boosting:FIGURE1", (), "1 min"),
-    "G-figure2": PaperEntry("means and covariances of a logistic regression by boosting", "boosting:FIGURE2",
-                            ("nodal",), "2 min"),
-}
+TABLE = tomllib.loads(Path(__file__).with_name("experiments.toml").read_text(encoding="utf-8"))
+PAPERS: dict[str, str] = TABLE["papers"]
+EXPERIMENTS: dict[str, PaperEntry] = {key: entry(**facts) for key, facts in TABLE["experiments"].items()}
 
 
 def canonical(key: str) -> str:
@@ -312,14 +270,13 @@ def _finish(record: Record, chosen: PaperEntry, experiment: Experiment, jobs: Se
     picture = record.path.with_suffix(".png") if experiment.draw is not None and can_draw() else None
     if experiment.draw is not None and picture is not None:
         experiment.draw(results, picture)
-    text = content(record.facts, experiment, tables, chosen.title, "" if picture is None else picture.name)
+    text = content(record.facts, chosen, tables, "" if picture is None else picture.name)
     with whole_file(record.path.with_suffix(".md")) as stream:
         stream.write(f"# {record.experiment}: {chosen.title}\n\n"
                      f"[{record.experiment[0]}] is {record.extra['paper']}.\n\n{text}\n")
 
 
-def content(stored: dict[str, Any], experiment: Experiment, tables: Sequence[PaperTable], title: str, picture: str
-            ) -> str:
+def content(stored: dict[str, Any], chosen: PaperEntry, tables: Sequence[PaperTable], picture: str) -> str:
     """Tables, how they were made, the picture if there is one, and the remarks of one record."""
     option = "" if stored["size"] == "full" else f" --{stored['size']}"
     done = "" if stored["finished"] else f" ({len(stored['results'])} of {stored['jobs']} parts so far)"
@@ -327,18 +284,19 @@ def content(stored: dict[str, Any], experiment: Experiment, tables: Sequence[Pap
             " of CPU time.")
     parts = [*map(as_markdown, tables), made]
     if picture:
-        parts.append(f"![{title[0].upper()}{title[1:]}]({picture})\n\n*{experiment.caption}*")
-    elif experiment.draw is not None:
+        parts.append(f"![{chosen.title[0].upper()}{chosen.title[1:]}]({picture})\n\n*{chosen.caption}*")
+    elif chosen.experiment().draw is not None:
         parts.append(NEEDS_MATPLOTLIB)
-    remarks = "\n".join(f"- {remark}" for remark in experiment.remarks)
-    return "\n\n".join([*parts, remarks] if remarks else parts)
+    return "\n\n".join([*parts, *_listed(chosen.remarks)])
 
 
 def shown(record: Record) -> str:
     """What the terminal is told: tables, remarks, and where the files are."""
-    experiment = EXPERIMENTS[record.experiment].experiment()
     tables = [PaperTable(**one) for one in record.extra["tables"]]
     files = [path for ending in (".json", ".md", ".png") if (path := record.path.with_suffix(ending)).exists()]
-    remarks = "\n".join(f"- {remark}" for remark in experiment.remarks)
     shown = [f"{one.title}\n\n{table(one.heads, one.rows, one.left)}" for one in tables]
-    return "\n\n".join([*shown, *([remarks] if remarks else []), "\n".join(map(str, files))])
+    return "\n\n".join([*shown, *_listed(EXPERIMENTS[record.experiment].remarks), "\n".join(map(str, files))])
+
+
+def _listed(remarks: Sequence[str]) -> list[str]:
+    return ["\n".join(f"- {remark}" for remark in remarks)] if remarks else []
