@@ -73,6 +73,7 @@ class PaperEntry(NamedTuple):
     full: str
     caption: str
     remarks: tuple[str, ...]
+    settings: Mapping[str, Any]  # whatever else its table has: what the paper prints, panels
 
     def experiment(self) -> Experiment:
         """The experiment itself; imports its module."""
@@ -81,10 +82,12 @@ class PaperEntry(NamedTuple):
         return found
 
 
-def entry(also: str = "", caption: str = "", remarks: Sequence[str] = (), **facts: Any) -> PaperEntry:
+def entry(title: str, home: str, data: Sequence[str], full: str, also: str = "", caption: str = "",
+          remarks: Sequence[str] = (), **settings: Any) -> PaperEntry:
     """An entry with the words that it shares with others before its own."""
     shared = TABLE["shared"].get(also, {"caption": "", "remarks": ()})
-    return PaperEntry(**facts, caption=f"{shared['caption']} {caption}".strip(), remarks=(*shared["remarks"], *remarks))
+    return PaperEntry(title, home, data, full, f"{shared['caption']} {caption}".strip(),
+                      (*shared["remarks"], *remarks), settings)
 
 
 TABLE = tomllib.loads(Path(__file__).with_name("experiments.toml").read_text(encoding="utf-8"))

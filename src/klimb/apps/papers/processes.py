@@ -18,24 +18,14 @@ import numpy as np
 
 from klimb import kernels, latents, methods, sites, steps
 from klimb.apps.papers.data import Library, TrainTest, halves
-from klimb.apps.papers.experiment import Experiment, Found, Job, Results, Size, by_parts
+from klimb.apps.papers.experiment import EXPERIMENTS, Experiment, Found, Job, Results, Size, by_parts
 from klimb.apps.papers.pictures import BLUE, INK, NOTHING, ORANGE, PINK, PaperTable, panels, seconds, with_error
 from klimb.infer.loop import infer
 from klimb.models.evidence import optimise
 from klimb.models.gp import gp
 from klimb.numerics.arrays import Array
 
-# What [A] prints for a data set: splits, log-loss of Laplace, EP and proximal, and their times.
-CLASSIFICATION = {
-    "sonar": (10, (0.410, 0.341, 0.317), ("4 s", "45 s", "63 s")),
-    "ionosphere": (10, (0.285, 0.234, 0.230), ("10 s", "3.8 min", "3.6 min")),
-    "usps_3vs5": (5, (0.101, 0.065, 0.055), ("1 min", "1 h", "1 h")),
-}
-REGRESSION = {
-    "triazines": (10, (1.35, 1.36, 1.35), ("10 s", "8 min", "14 min")),
-    "boston": (10, (1.03, 0.300, 0.310), ("0.4 min", "25 min", "61 min")),
-    "space_ga": (1, (1.01, 0.767, 0.742), ("2 min", "5 h", "11 h")),
-}
+CLASSIFICATION, REGRESSION = EXPERIMENTS["A-table3"].settings["printed"].values()  # splits, log-losses, times
 SETS = CLASSIFICATION | REGRESSION
 GRID = np.linspace(-1.0, 6.0, 15)  # log l, and log sigma: [A] Table 1
 FEW, MANY = np.linspace(-5.0, 1.0, 4), np.linspace(-5.0, 1.0, 15)  # log b; printed is linspace(-5, 1, 2), the ends
