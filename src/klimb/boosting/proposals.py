@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from klimb.boosting.gaussians import Gaussians, gaps, log_mixture, moments, widened
+from klimb.boosting.gaussians import Gaussians, gaps, log_mixture, mixture_slopes, moments, widened
 from klimb.boosting.refine import EvaluatedMixture
 from klimb.boosting.target import Target
 from klimb.numerics.arrays import Array
@@ -203,7 +203,7 @@ def steepest(fit: EvaluatedMixture, k: int) -> tuple[Array, int]:
     And how many of them matter: where the slope of the residual lies in a subspace, p/q depends on that subspace alone,
     and the rest needs no mixture.
     """
-    slope = fit.slopes[k] - fit.log_q_slopes(k)
+    slope = fit.slopes[k] - mixture_slopes(fit.weights, fit.parts, fit.points[k])[1] @ fit.parts.roots[k]
     variances, basis = np.linalg.eigh(slope.T @ slope)
     return np.asarray(basis[:, ::-1]), int(np.count_nonzero(variances > MATTERS * variances[-1]))
 

@@ -280,12 +280,6 @@ def one_step(library: Library, model: str, rows: int, _: Results) -> Found:
             "falling": int((signs < 0).sum())}
 
 
-def plan_signs(library: Library, size: Size) -> list[Job]:
-    """Two scatters; the maps behind them need no data."""
-    rows = {"full": 1000, "quick": 500, "tiny": 40}[size]
-    return [Job(model, partial(one_step, library, model, rows)) for model in ("GLM", "GP")]
-
-
 def sign_tables(results: Results) -> list[PaperTable]:
     """How many data lie where gamma grows."""
     rows = []
@@ -322,4 +316,6 @@ def draw_signs(results: Results, path: Path) -> None:
         axes[0, 0].legend(loc="upper center")
 
 
-FIGURE1 = Experiment(plan_signs, sign_tables, draw_signs)
+SCATTERED = {"full": 1000, "quick": 500, "tiny": 40}  # data of the two scatters; the maps behind them need none
+FIGURE1 = Experiment(lambda library, size: [Job(model, partial(one_step, library, model, SCATTERED[size]))
+                                            for model in ("GLM", "GP")], sign_tables, draw_signs)
