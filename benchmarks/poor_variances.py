@@ -22,8 +22,8 @@ from klimb.active import ActiveLearner
 from klimb.active.pool import as_pool
 from klimb.apps.papers.active_learning import PANELS, ActivePanel, ConvexLearner, split
 from klimb.apps.papers.data import Library, TrainTest
-from klimb.apps.papers.experiment import Found, PaperTable, Size
-from klimb.apps.papers.pictures import as_markdown
+from klimb.apps.papers.experiment import Found, Size
+from klimb.apps.papers.pictures import PaperTable, as_markdown
 from klimb.numerics.arrays import Array
 
 PATH = RESULTS / "poor_variances.json"

@@ -14,8 +14,7 @@ import sys
 from pathlib import Path
 
 from klimb._files import whole_file
-from klimb.apps.papers.experiment import EXPERIMENTS, canonical
-from klimb.apps.papers.runner import content, stem
+from klimb.apps.papers.experiment import EXPERIMENTS, canonical, content, stem
 from klimb.errors import InputError
 
 BLOCK = re.compile(r"(<!-- klimb reproduce ([\w-]+)( --quick)? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -33,9 +32,8 @@ def block_of(key: str, quick: bool, folder: Path) -> str:
     if not path.is_file():
         raise InputError(f"expected the record of {key}", f"no file {path}", f"Run {command} --out {folder}.")
     stored = json.loads(path.read_text(encoding="utf-8"))
-    entry = EXPERIMENTS[canonical(key)]
-    experiment, picture = entry.experiment(), path.with_suffix(".png")
-    return content(stored, experiment, experiment.tables(stored["results"]), entry.title,
+    chosen, picture = EXPERIMENTS[canonical(key)], path.with_suffix(".png")
+    return content(stored, chosen, chosen.experiment().tables(stored["results"]),
                    picture.name if picture.is_file() else "")
 
 

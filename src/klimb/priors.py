@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, ClassVar, final
 
+import numpy as np
+
 from klimb._calls import checked_number, checked_positive, checked_probability, parse_call
 from klimb._stan import literal, spline_text
 from klimb._stored import stored
@@ -68,10 +70,12 @@ class Normal(NamedPrior):
 
 
 class PositivePrior(Prior):
-    """A density on the positive numbers."""
+    """A density on the positive numbers; ``many`` says that ``log_density`` takes arrays of values as well."""
+
+    many: ClassVar[bool] = False
 
     @abstractmethod
-    def log_density(self, value: float) -> float:
+    def log_density(self, value: Any) -> Any:
         """Log density of the value."""
 
     @abstractmethod
@@ -98,6 +102,7 @@ class Exponential(NamedPrior, PositivePrior):
     """
 
     any_sign = ("power",)
+    many = True
     mean: float = 1.0
     power: float = 1.0
 
@@ -106,14 +111,13 @@ class Exponential(NamedPrior, PositivePrior):
         if self.power == 0.0:
             raise InputError("exponential needs a power other than 0", "0", "Leave it out for standard deviations.")
 
-    def log_density(self, value: float) -> float:
-        p = self.power
-        size = math.exp(min(p * math.log(value), LARGEST_LOG))
-        return -size / self.mean - math.log(self.mean) + math.log(abs(p)) + (p - 1.0) * math.log(value)
+    def log_density(self, value: Any) -> Any:
+        p, log_value = self.power, np.log(value)
+        size = np.exp(np.minimum(p * log_value, LARGEST_LOG))
+        return -size / self.mean - math.log(self.mean) + math.log(abs(p)) + (p - 1.0) * log_value
 
     def slope(self, value: float) -> float:
-        size = math.exp(min(self.power * math.log(value), LARGEST_LOG))
-        return -self.power * size / self.mean + self.power - 1.0
+        return self.power * (1.0 - math.exp(min(self.power * math.log(value), LARGEST_LOG)) / self.mean) - 1.0
 
     def typical(self) -> float:
         return float((0.7 * self.mean) ** (1.0 / self.power))
@@ -309,11 +313,12 @@ class PCShare(NamedPrior):
 
         spline = scipy_interpolate.CubicSpline(SHARE_LOGITS, self.log_distances)
         longest = math.exp(spline(SHARE_LOGITS[-1])) * (1.0 + FADING * float(spline(SHARE_LOGITS[-1], 1)))
-        rate, level = cut_exponential(math.exp(spline(_logit(self.limit))) / longest, self.probability)
+        limit = math.exp(spline(math.log(self.limit / (1.0 - self.limit)))) / longest
+        rate, level = cut_exponential(limit, self.probability)
         return spline, rate / longest, level - math.log(longest)
 
     def log_density(self, value: float) -> float:
-        return self.log_density_at(_logit(value)) - math.log(value) - math.log1p(-value)
+        return self.log_density_at(math.log(value) - math.log1p(-value)) - math.log(value) - math.log1p(-value)
 
     def log_density_at(self, logit: float) -> float:
         """Per unit of the logit; below its ends the spline goes on as a line."""
@@ -388,8 +393,7 @@ def pc_lengthscale(lower: float = 0.1, probability: float = 0.05, dim: int = 1) 
     """
     require(dim >= 1, "pc_lengthscale needs dim >= 1", dim, "Pass the number of input columns.")
     rate = -math.log(checked_probability("pc_lengthscale", "probability", probability))
-    power = -0.5 * dim
-    return Exponential(checked_positive("pc_lengthscale", "lower", lower) ** power / rate, power)
+    return Exponential(checked_positive("pc_lengthscale", "lower", lower) ** (-0.5 * dim) / rate, -0.5 * dim)
 
 
 def pc_range(limit: float, probability: float = 0.5) -> Exponential:
@@ -430,10 +434,6 @@ def as_prior(value: Any, name: str) -> Prior:
                              f"{error}.") from error
     raise InputError(f"the prior of {name} must be a prior of klimb.priors", repr(value),
                      'Pass klimb.priors.normal(0, 1), say, or the text "normal(0, 1)".')
-
-
-def _logit(share: float) -> float:
-    return math.log(share) - math.log1p(-share)
 
 
 def _short(value: float) -> str:

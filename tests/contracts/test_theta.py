@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import scipy.integrate
 from numpy.testing import assert_allclose
 
 from klimb._stored import pack, unpack
-from klimb.priors import dirichlet, exponential, fixed, lkj, normal
+from klimb.priors import dirichlet, exponential, fixed, half_normal, lkj, normal
 from klimb.theta import Cutpoints, GroupCovariance, ParameterBlock, PositiveParameter, RealParameter, Theta
 
 SDS = tuple(PositiveParameter(f"sd({name})", exponential(mean), begin=0.5)
@@ -65,6 +67,19 @@ def test_priors_are_densities_per_unit_of_theta(name: str) -> None:
     ranges = [(-30.0, 14.0)] * block.size
     density = lambda *theta: np.exp(block.log_prior(np.array(theta))[0])  # noqa: E731
     assert scipy.integrate.nquad(density, ranges, opts={"points": block.start.tolist()})[0] == pytest.approx(1.0, 1e-5)
+
+
+@pytest.mark.parametrize("prior", [exponential(2.0), half_normal(1.0)])
+def test_priors_of_what_is_printed_at_many_points_are_those_at_each(prior: Any) -> None:
+    sds = tuple(PositiveParameter(f"sd({name})", prior) for name in "ab")
+    mix = np.array([[1.0, -3.0], [0.0, 1.0]])
+    block = GroupCovariance(sds, ("cor(a, b)",), lkj(2.0), mix=mix, as_printed=True)
+    theta = Theta.of([block, PositiveParameter("sigma", prior)])
+    points = np.random.default_rng(3).standard_normal((20, theta.size))
+    alone = [block.log_prior(point[: block.size])[0] for point in points]
+    assert_allclose(theta.sharp_prior(points), alone, rtol=1e-10, atol=1e-10)
+    assert theta.sharp.tolist() == [True] * block.size + [False]
+    assert not Theta.of([PositiveParameter("sigma", prior)]).sharp.any()
 
 
 def test_lkj_of_three_columns_is_a_density() -> None:

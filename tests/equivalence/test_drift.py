@@ -80,17 +80,17 @@ def test_the_spline_is_below_its_bounds_wherever_the_drift_may_lead(drift: Drift
     rng = np.random.default_rng(2)
     m, log_v = 2.0 * rng.standard_normal(5000), rng.normal(0.0, 0.6, 5000)
     box = box_around(SCORES["bald"], Logistic(), m, log_v)
-    bounds = box.bounds_after(drift)[box.wide_cells(m, log_v)]
+    bounds = box.bounds_after(drift)[box.cells(m, log_v)]
     for _ in range(5):
         new_m = m + drift.shift * np.exp(0.5 * log_v) * rng.uniform(-1.0, 1.0, m.size)
         new_log_v = log_v + np.log(drift.growth) * rng.random(m.size) - rng.exponential(0.3, m.size)
         inside = box.holds(new_m, new_log_v)
         assert np.all(box.at(new_m[inside], new_log_v[inside]) <= bounds[inside])
-        assert np.all(box.bounds_up_to(new_m, log_v + np.log(drift.growth)) >= np.where(
+        assert np.all(box.bounds(new_m, log_v + np.log(drift.growth), below=True) >= np.where(
             inside, box.at(np.where(inside, new_m, 0.0), np.where(inside, new_log_v, 0.0)), -np.inf))
         leaves = (new_m < box.low[0]) | (new_m >= box.high[0]) | (new_log_v >= box.high[1])
         assert np.all(np.isinf(bounds[leaves]))  # what leaves the box is never ruled out
-    assert np.isinf(box.bounds_after(drift)[box.wide_cells(np.array([1e6]), np.array([0.0]))]).all()
+    assert np.isinf(box.bounds_after(drift)[box.cells(np.array([1e6]), np.array([0.0]))]).all()
 
 
 SETTINGS = {
@@ -183,7 +183,7 @@ def test_candidates_at_the_edge_of_a_box_have_a_cell_in_it() -> None:
     bounds = box.bounds_after(Drift(0.0, 1.0))
     for one in ((m, 0.0), (0.0, log_v), (m, log_v)):
         place = np.array([one[0]]), np.array([one[1]])
-        assert box.at(*place)[0] <= bounds[box.wide_cells(*place)[0]] < np.inf
+        assert box.at(*place)[0] <= bounds[box.cells(*place)[0]] < np.inf
 
 
 @pytest.mark.parametrize("left", [0.0, 1e-13])

@@ -8,9 +8,9 @@ import numpy as np
 from scipy.special import expit
 
 import klimb
-from klimb.models.adaptive import calibrated
 from klimb.models.components import NO_THIRD
 from klimb.models.prediction import columns_of
+from klimb.models.sampled_theta import calibrated
 
 X = np.linspace(-2.0, 2.0, 14)
 Y = (X > 0.0).astype(float)  # x separates them

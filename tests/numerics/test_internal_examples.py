@@ -61,13 +61,14 @@ def test_records_of_reports() -> None:
 
 
 def test_arguments_of_the_command_line() -> None:
-    from klimb.cli.fit import columns_of, prior_texts
+    from klimb.cli.fit import columns_of
     from klimb.cli.label import beside, check_keys
     from klimb.cli.reproduce import completions
     from klimb.cli.saved import unique_names
+    from klimb.cli.shell import named
     from klimb.cli.tables.csvfile import guess_delimiter, number, shown
 
-    assert prior_texts(("x=normal(0, 1)", "a=b=exponential(2)")) == {"x": "normal(0, 1)", "a=b": "exponential(2)"}
+    assert named(("x=normal(0, 1)", "a=b=exponential(2)"), "--prior") == {"x": "normal(0, 1)", "a=b": "exponential(2)"}
     assert columns_of("y ~ log(x) + (1 | g)", "w")(("g", "w", "x", "y", "z")) == ["g", "w", "x", "y"]
     assert (check_keys(None, 2), check_keys(("Y", "n"), 2)) == ("12", "yn")
     assert str(beside("reviews.csv.gz", ".labels.jsonl")) == "reviews.labels.jsonl"
@@ -306,9 +307,8 @@ def test_words_and_shares_of_the_labelling_page() -> None:
 
 
 def test_tables_of_the_papers() -> None:
-    from klimb.apps.papers.experiment import PaperTable, by_parts, canonical
+    from klimb.apps.papers.experiment import PaperTable, by_parts, canonical, compact, stem
     from klimb.apps.papers.pictures import as_markdown, seconds, with_error
-    from klimb.apps.papers.runner import compact, stem
 
     lines = as_markdown(PaperTable("Losses", ("set", "ours"), (("a|b", "0.41"),))).split("\n")
     assert lines == ["**Losses**", "", "| set | ours |", "|---|---:|", "| a\\|b | 0.41 |"]

@@ -50,6 +50,18 @@ def test_new_points_are_met_as_well_as_the_errors_say() -> None:
     assert np.sqrt(np.mean((found(new) - bent(new)) ** 2)) < 3.0 * found.error + 1e-3
 
 
+def test_a_point_that_stands_alone_does_not_hide_how_good_the_others_are() -> None:
+    rng = np.random.default_rng(5)
+    z = np.vstack([rng.standard_normal((60, 3)), [[0.0, 8.0, 0.0]]])
+    values = bent(z) + np.append(np.zeros(60), 30.0)
+    found = fit_surrogate(z, values, np.full(61, 1.0))
+    assert found is not None
+    assert found.error < 0.6  # some 30 nats / sqrt(61) if its error counted in full
+    assert abs(found(z[-1:])[0] - values[-1]) < 0.5
+    new = rng.standard_normal((200, 3))
+    assert np.sqrt(np.mean((found(new) - bent(new)) ** 2)) < 0.3
+
+
 def test_nothing_is_claimed_far_from_all_points() -> None:
     z = np.random.default_rng(2).standard_normal((80, 2))
     found = fit_surrogate(z, 0.2 * (z**2).sum(1), np.full(80, 1.0))  # rises outwards
@@ -117,7 +129,7 @@ def test_errors_leave_out_values_and_gradients_of_a_point() -> None:
             keep = np.arange(30) != i
             X = np.vstack([quadratics(z[keep]), *module._quadratic_slopes(z[keep])])
             known = np.concatenate([bent(z)[keep], bent_slopes(z)[keep].T.ravel()])
-            one = module._tried(z[keep], bent(z)[keep], np.full(29, 1 / 29), known, X, pair, 0.0)
+            one = module._tried(z[keep], bent(z)[keep], np.full(29, 1 / 29), np.full(29, np.inf), known, X, pair, 0.0)
             own.append(float(one(z[i : i + 1])[0] - bent(z)[i]))
         errors.append(float(np.sqrt(np.mean(np.square(own)))))
     assert min(abs(error - found.error) for error in errors) < 0.05 * found.error

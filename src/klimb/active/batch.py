@@ -40,7 +40,6 @@ GRID = 48  # points in either direction
 HALVINGS = 2  # of the distance of knots, for the table of bounds
 ROUNDING = 1e-9  # by which a bound is raised, so that rounding does not break it
 MARGIN = 0.25  # by which the box is wider than the candidates, so that the next ones fit it too
-WIDE = 2  # cells in m that are one where marginals drift
 SMALLEST = 1e-280
 MANY = 6000  # candidates from which a spline pays
 PROBES = 64
@@ -84,25 +83,14 @@ class Box:
         places = self._places(m, log_v, GRID - 1)
         return np.asarray(ndimage.map_coordinates(self.coefficients, places, order=3, mode="mirror", prefilter=False))
 
-    def bounds(self, m: Array, log_v: Array) -> Array:
-        """Numbers that the spline does not exceed, by one look-up each."""
-        return self._look_up(self.upper, m, log_v)
-
-    def bounds_up_to(self, m: Array, log_v: Array) -> Array:
-        """Numbers that it does not exceed for these and all smaller variances; infinite outside the box."""
-        inside = self.holds(m, log_v)
-        found = np.full(m.size, np.inf)
-        found[inside] = self._look_up(self._upper_below, m[inside], log_v[inside])
-        return found
+    def bounds(self, m: Array, log_v: Array, *, below: bool = False) -> Array:
+        """Numbers that the spline does not exceed, with ``below`` for all smaller variances too: one look-up each."""
+        return np.append(self.upper_below if below else self.upper, np.inf).take(self.cells(m, log_v))
 
     @cached_property
-    def _upper_below(self) -> Array:
+    def upper_below(self) -> Array:
+        """Bounds for all smaller variances too."""
         return np.asarray(np.maximum.accumulate(self.upper, axis=1))
-
-    def _look_up(self, table: Array, m: Array, log_v: Array) -> Array:
-        cells = len(table)
-        i, j = (np.minimum(place.astype(np.intp), cells - 1) for place in self._places(m, log_v, cells))
-        return np.asarray(table.ravel().take(i * cells + j))
 
     def _places(self, m: Array, log_v: Array, cells: int) -> list[Array]:
         return [(values - low) * (cells / (high - low))
@@ -110,21 +98,14 @@ class Box:
 
     def holds(self, m: Array, log_v: Array) -> Mask:
         """Whether each candidate is inside."""
-        return np.asarray((m >= self.low[0]) & (m < self.high[0]) & (log_v >= self.low[1]) & (log_v < self.high[1]))
+        return np.asarray((m >= self.low[0]) & (m <= self.high[0]) & (log_v >= self.low[1]) & (log_v <= self.high[1]))
 
-    def wide_cells(self, m: Array, log_v: Array) -> npt.NDArray[np.uint16]:
-        """The place of each candidate in a table of `bounds_after`; the last is for those outside."""
-        rows, columns = self._wide_upper.shape
-        i, j = self._places(m, log_v, rows)[0], self._places(m, log_v, columns)[1]
-        place = np.minimum(np.floor(i), rows - 1) * columns + np.minimum(np.floor(j), columns - 1)  # at the edge
-        cell: npt.NDArray[np.uint16] = np.where(self.holds(m, log_v), place, rows * columns).astype(np.uint16)
+    def cells(self, m: Array, log_v: Array) -> npt.NDArray[np.uint16]:
+        """The place of each candidate in a table of bounds, row by row; the last is for those outside."""
+        n = len(self.upper)
+        i, j = (np.minimum(np.floor(place), n - 1) for place in self._places(m, log_v, n))  # at the edge
+        cell: npt.NDArray[np.uint16] = np.where(self.holds(m, log_v), i * n + j, n * n).astype(np.uint16)
         return cell
-
-    @cached_property
-    def _wide_upper(self) -> Array:
-        """Bounds for all smaller variances, of cells WIDE times as wide in m."""
-        cells = len(self.upper)
-        return np.asarray(self._upper_below.reshape(cells // WIDE, WIDE, cells).max(axis=1))
 
     def bounds_after(self, drift: Drift) -> Array:
         """Numbers that the spline does not exceed wherever a drift may lead from each cell: infinite outside the box.
@@ -132,13 +113,11 @@ class Box:
         Variances may also shrink. Below the smallest of the box the score is taken to be no larger than there: it
         vanishes with v.
         """
-        table = self._wide_upper
-        rows, columns = table.shape
-        wide, high = (high - low for low, high in zip(self.low, self.high, strict=True))
-        up = min(int(np.ceil(max(np.log(drift.growth), 0.0) * columns / high)), columns)
-        table = np.concatenate([table[:, up:], np.full((rows, up), np.inf)], axis=1)
-        sd = np.exp(0.5 * (self.low[1] + high / columns * np.arange(1, columns + 1)))  # the largest of each column
-        reach = np.minimum(np.ceil(drift.shift * sd * (rows / wide)), rows).astype(np.intp)
+        n, (wide, high) = len(self.upper), (high - low for low, high in zip(self.low, self.high, strict=True))
+        up = min(int(np.ceil(max(np.log(drift.growth), 0.0) * n / high)), n)
+        table = np.concatenate([self.upper_below[:, up:], np.full((n, up), np.inf)], axis=1)
+        sd = np.exp(0.5 * (self.low[1] + high / n * np.arange(1, n + 1)))  # the largest of each column
+        reach = np.minimum(np.ceil(drift.shift * sd * (n / wide)), n).astype(np.intp)
         bounds = table.copy()
         for far in range(1, int(reach[-1]) + 1):
             some = slice(int(np.searchsorted(reach, far)), None)
@@ -180,7 +159,7 @@ class _Places:
 
     def __init__(self, snapshot: Snapshot, box: Box) -> None:
         self.snapshot, self.box = snapshot, box
-        self.cells: npt.NDArray[np.uint16] = box.wide_cells(snapshot.m, np.log(np.maximum(snapshot.v, SMALLEST)))
+        self.cells: npt.NDArray[np.uint16] = box.cells(snapshot.m, np.log(np.maximum(snapshot.v, SMALLEST)))
         self.leaders = _largest(box.bounds_after(Drift(0.0, 1.0)).take(self.cells))
         self.floor: float | None = None  # what the spline must reach at the best row, as far as the last choice tells
         self.alone = 0  # rows computed alone since the snapshot
@@ -250,7 +229,7 @@ class Shortlist:
                 if rows.size > MOST_AT_ONCE * len(free) or places.alone > MOST_ALONE * len(free):
                     return None
                 log_v = np.log(np.maximum(drift.growth * before.v[rows], SMALLEST))
-                rows = rows[box.bounds_up_to(now.pool.subset(rows).times(now.weights), log_v) >= places.floor]
+                rows = rows[box.bounds(now.pool.subset(rows).times(now.weights), log_v, below=True) >= places.floor]
             if not rows.size:
                 return None
             places.alone += rows.size
@@ -347,27 +326,19 @@ def score_rows(score: Score, now: Marginals, rows: Index, first: Marginals | Non
     return np.concatenate([score.of(candidates(now, part, first)) for part in pieces(rows, ROWS_AT_ONCE)])
 
 
-def best_row(score: Score, now: Marginals, free: Mask, shortlist: Shortlist, first: Marginals | None = None) -> int:
-    """The row of the largest score among the ``free`` ones; those that cannot win are not even looked at."""
-    few = shortlist.after_drift(score, now, free) or least_sure(score, now, free, first or now)
-    if few is not None:
-        rows, scores = few
-        return best_candidate(scores, rows)
-    rows = np.flatnonzero(free)
-    return best_candidate(score_rows(score, now, rows, first, shortlist), rows)
-
-
 def greedy_batch(marginals: Marginals, score: Score, free: Mask, k: int, waiting: Index, shortlist: Shortlist) -> Index:
     """``k`` rows of those ``free``, each the best given those before it and those that are ``waiting`` for labels."""
     now, picks, rest = marginals, list[int](), free.copy()
     for row in waiting.tolist():
         now = _pending_label(now, row)
-    for number in range(k):
-        pick = best_row(score, now, rest, shortlist, marginals)
-        picks.append(pick)
-        rest[pick] = False
-        if number + 1 < k:
-            now = _pending_label(now, pick)
+    while len(picks) < k:
+        if picks:
+            now = _pending_label(now, picks[-1])
+        few = shortlist.after_drift(score, now, rest) or least_sure(score, now, rest, marginals)  # that may win
+        rows = np.flatnonzero(rest) if few is None else few[0]
+        scores = score_rows(score, now, rows, marginals, shortlist) if few is None else few[1]
+        picks.append(best_candidate(scores, rows))
+        rest[picks[-1]] = False
     return np.array(picks, dtype=np.intp)
 
 

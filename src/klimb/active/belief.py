@@ -21,7 +21,7 @@ from typing import final
 
 import numpy as np
 
-from klimb.active.pool import take_rows, times_each
+from klimb.active.pool import block_products, take_rows, times_each
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.latents import Posterior, Weights
 from klimb.latents.kernel import DenseFactor, kernel_factor
@@ -282,9 +282,7 @@ class KrylovBelief(Belief):
         root = self.root
         self.n_pool_products += root.shape[1]
         v = np.empty(pool.shape[0])
-        for rows in row_blocks(pool.shape[0], max(root.shape[1], pool.shape[1])):
-            whole = rows == slice(0, pool.shape[0])
-            part = times_each(pool, root) if whole else take_rows(pool, np.arange(rows.start, rows.stop)) @ root
+        for rows, part in block_products(pool, root):
             np.einsum("ij,ij->i", part, part, out=v[rows])
         return v
 

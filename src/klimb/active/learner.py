@@ -155,9 +155,6 @@ class ActiveLearner:
             site = self._site.rows(index)
             new = include(site, site.validate(given), m, v, tol=START_TOL)
             self._sites = np.hstack([self._sites, [new.slope, new.gamma]])
-        self._add(index, given)
-
-    def _add(self, index: Index, given: Array) -> None:
         clean = self._site.rows(index).validate(given)
         self._rows += index.tolist()
         self._open[index] = False

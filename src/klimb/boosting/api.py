@@ -5,17 +5,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from klimb.boosting.ascent import check_proper, finite_starts, meets_edge, starting_points
+from klimb.boosting.ascent import check_proper, finite_starts, meets_edge
 from klimb.boosting.divergences import hellinger_boosted, inclusive_refined
 from klimb.boosting.edge import box_coordinates, cut_boosted
 from klimb.boosting.expensive import UP_TO, sparingly_boosted
-from klimb.boosting.gaussians import Gaussians, Watch, node_count, nodes, one_gaussian
+from klimb.boosting.gaussians import Watch, node_count, nodes, one_gaussian, step_of
 from klimb.boosting.loop import Booster, first_gaussian, low_rank_gaussian, with_modes
 from klimb.boosting.mixture import Ended, Mixture
 from klimb.boosting.paper import laplacian_boosted
-from klimb.boosting.refine import EvaluatedMixture
 from klimb.boosting.target import LogDensity, Target
-from klimb.boosting.transforms import TransformedBlocks
+from klimb.boosting.transforms import TransformedBlocks, points
 from klimb.errors import InputError, require
 from klimb.numerics.arrays import as_float
 
@@ -63,7 +62,7 @@ def boost(log_density: LogDensity, dim: int, *, gradient: LogDensity | None = No
     labels = tuple(names) if names is not None else tuple(f"x{j}" for j in range(dim))
     require(len(labels) == dim, f"names must have dim = {dim} entries", f"{len(labels)}", "One per parameter.")
     spread = _scales(scale, coordinates.n_free)
-    starts = starting_points(init, coordinates)
+    starts = np.zeros((1, coordinates.n_free)) if init is None else coordinates.to_free(points(init, "init", int(dim)))
     watch = callback or (lambda step: None)
     if max_evaluations <= UP_TO:
         target = Target(log_density, int(dim), coordinates=coordinates, near=starts[0], sparing=True)
@@ -88,30 +87,31 @@ def _default(target: Target, starts: Any, spread: Any, n_components: int, diverg
         target = target.within(box[0])
         fit = first_gaussian(target, target.coordinates.to_free(box[1][None]), np.eye(target.dim), tol, seed)
         edge = meets_edge(target, fit)
-    if not edge:
-        check_proper(target, fit.parts)
-    else:
+    if edge:
         cut, steps, why = cut_boosted(target, fit.parts, n_components, tol, seed, watch)
         check_proper(target, cut.overall)
         return Mixture(cut.weights, cut.parts, cut.bound, cut.error, Ended[why.upper()], tuple(steps), target, labels,
                        cut.inside, seed)
+    check_proper(target, fit.parts)
     if n_components > 1:
         fit = with_modes(target, fit, n_components, tol, seed)
+    fresh = nodes(4 * node_count(target.dim), target.dim, seed + 5)
     if divergence == "hellinger":
         found, parts, grown, why = hellinger_boosted(target, fit.parts, n_components, tol, seed, watch)
-        return Mixture(found, parts, *_bound_of(target, found, parts, seed), Ended[why.upper()], tuple(grown), target,
-                       labels, 1.0, seed)
+        last = step_of(target, found, parts, fresh)
+        return Mixture(found, parts, last.bound, last.bound_error, Ended[why.upper()], tuple(grown), target, labels,
+                       1.0, seed)
     booster = Booster(target, fit, tol, seed, watch, joint=weights == "joint", max_evaluations=max_evaluations)
     why = booster.grow(n_components)
     booster.polish()
     if divergence == "exclusive" and booster.joint and n_components > 1:
         booster.cover(n_components)
-    fit = booster.fit
-    found, parts, bound, error = fit.weights, fit.parts, booster.steps[-1].bound, booster.steps[-1].bound_error
+    found, parts, last = booster.fit.weights, booster.fit.parts, booster.steps[-1]
     if divergence == "inclusive":
-        found, parts = inclusive_refined(target, fit.weights, fit.parts, seed)
-        bound, error = _bound_of(target, found, parts, seed)
-    return Mixture(found, parts, bound, error, Ended[why.upper()], tuple(booster.steps), target, labels, 1.0, seed)
+        found, parts = inclusive_refined(target, found, parts, seed)
+        last = step_of(target, found, parts, fresh)
+    return Mixture(found, parts, last.bound, last.bound_error, Ended[why.upper()], tuple(booster.steps), target, labels,
+                   1.0, seed)
 
 
 def _paper(target: Target, starts: Any, spread: Any, n_components: int, divergence: str, rule: str,
@@ -123,14 +123,6 @@ def _paper(target: Target, starts: Any, spread: Any, n_components: int, divergen
     keep = np.flatnonzero(found > 0)
     return Mixture(found[keep] / found[keep].sum(), parts.take(keep), steps[-1].bound, steps[-1].bound_error,
                    Ended.COMPONENTS, tuple(steps), target, labels, 1.0, seed)
-
-
-def _bound_of(target: Target, weights: Any, parts: Gaussians, seed: int) -> tuple[float, float]:
-    """The bound and its error at fresh nodes."""
-    Z = nodes(4 * node_count(parts.dim), parts.dim, seed + 5)
-    values = target.values(parts.at(Z).reshape(-1, parts.dim)).reshape(len(parts), len(Z))
-    fit = EvaluatedMixture(weights, parts, values, np.zeros((len(parts), len(Z), 0)), Z, np.ones(len(parts)))
-    return fit.bound, float(np.sqrt(weights**2 @ fit.residual.var(axis=1) / len(Z)))
 
 
 def _is_count(value: Any) -> bool:

@@ -1,13 +1,12 @@
 """Where to begin: climbs of log p from several points at once, scouts for far modes, and whether p is a density."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from klimb.boosting.gaussians import Gaussians
 from klimb.boosting.refine import EvaluatedMixture
 from klimb.boosting.target import Target, show
-from klimb.boosting.transforms import TransformedBlocks, points
 from klimb.errors import InputError
 from klimb.numerics.arrays import Array
 from klimb.numerics.lowdiscrepancy import normal_draws
@@ -127,13 +126,6 @@ def _same(found: Climb, i: int, j: int) -> bool:
     """Whether two ends are one mode: closer than 1 in the metric of either."""
     gap = found.points[i] - found.points[j]
     return any(float(gap @ np.linalg.lstsq(found.inverses[k], gap, rcond=None)[0]) < 1.0 for k in (i, j))
-
-
-def starting_points(init: Any, coordinates: TransformedBlocks) -> Array:
-    """Rows to start from, in free coordinates."""
-    if init is None:
-        return np.zeros((1, coordinates.n_free))
-    return coordinates.to_free(points(init, "init", coordinates.n))
 
 
 def finite_starts(target: Target, starts: Array, spread: Array, seed: int) -> Array:

@@ -123,7 +123,8 @@ def hellinger_boosted(target: Target, first: Gaussians, n_components: int, tol: 
     shift = float(log_d.max())  # inner products with f are kept relative to it
     d = np.exp(log_d - shift)
     lengths = best_lengths(affinities(parts), d)
-    steps = [_judged(target, *products(lengths, parts), Z, watch)]
+    few = Z[: max(64, 2 * target.dim + 2)]  # nodes of each product, of which there are many
+    steps = [step_of(target, *products(lengths, parts), few, watch)]
     previous = float(lengths @ d)
     checks = nodes(NODES * node_count(target.dim), target.dim, seed + 1)
     failures = 0
@@ -139,7 +140,7 @@ def hellinger_boosted(target: Target, first: Gaussians, n_components: int, tol: 
                 return *products(lengths, parts), steps, "gain"
             continue
         parts, d, lengths, previous, failures = more, more_d, more_lengths, cosine, 0
-        steps.append(_judged(target, *products(lengths, parts), Z, watch))
+        steps.append(step_of(target, *products(lengths, parts), few, watch))
     return *products(lengths, parts), steps, "components"
 
 
@@ -222,23 +223,17 @@ def _sought(target: Target, lengths: Array, parts: Gaussians, d: Array, shift: f
         g_entries[diagonal] *= np.diag(T)
         return -np.log(lacks) + 0.5 * np.log(own), -np.concatenate([g_mean, g_entries])
 
-    candidates = []
+    start, origins = np.zeros(D + len(rows)), list[Gaussians]()
     for _ in range(STARTS):
         k = rng.choice(len(weights), p=weights)
         mean = mixture.means[k] + 2.0 * mixture.roots[k] @ rng.standard_normal(D)
-        origin = one_gaussian(mean, mixture.roots[k])
-        start = np.zeros(D + len(rows))
-        candidates.append((cosine(start, origin)[0], start, origin))
-    best = None
-    for _, start, origin in sorted(candidates, key=lambda entry: entry[0])[:2]:
-        box = [(-4.0, 4.0)] * D + [(-LARGEST, LARGEST) if on else (-2.0, 2.0) for on in diagonal]
-        found = scipy_optimize.minimize(cosine, start, args=(origin,), jac=True, method="L-BFGS-B", bounds=box,
-                                        options={"maxiter": ITERATIONS})
-        if best is None or found.fun < best[0]:
-            best = (found.fun, found.x, origin)
-    assert best is not None
-    _, x, origin = best
-    return _moved(origin, x)[0]
+        origins.append(one_gaussian(mean, mixture.roots[k]))
+    origins = sorted(origins, key=lambda origin: cosine(start, origin)[0])[:2]
+    box = [(-4.0, 4.0)] * D + [(-LARGEST, LARGEST) if on else (-2.0, 2.0) for on in diagonal]
+    found = [scipy_optimize.minimize(cosine, start, args=(origin,), jac=True, method="L-BFGS-B", bounds=box,
+                                     options={"maxiter": ITERATIONS}) for origin in origins]
+    best = min(range(2), key=lambda k: found[k].fun)
+    return _moved(origins[best], found[best].x)[0]
 
 
 def _moved(origin: Gaussians, x: Array) -> tuple[Gaussians, Array]:
@@ -258,10 +253,3 @@ def _overlaps(one: Gaussians, parts: Gaussians, lengths: Array) -> tuple[float, 
     d_S = np.einsum("k,kd,ke->de", z, pulled, pulled) / 16.0 - 0.25 * np.einsum("k,kde->de", z, middle) \
         + 0.25 * z.sum() * np.linalg.inv(S)
     return float(z.sum()), (d_mean, 2.0 * d_S @ root)
-
-
-def _judged(target: Target, weights: Array, parts: Gaussians, Z: Array, watch: Watch) -> BoostStep:
-    """The bound of q by nodes of all its products."""
-    X = parts.at(Z[: max(64, 2 * parts.dim + 2)])
-    values = target.values(X.reshape(-1, parts.dim)).reshape(X.shape[:2])
-    return step_of(target, weights, parts, X, values, watch)

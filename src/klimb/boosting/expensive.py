@@ -164,7 +164,7 @@ def sparingly_boosted(target: Target, starts: Array, spread: Array, n_components
                          f"{dim} parameters and max_evaluations = {budget}",
                          f"Give more evaluations (above {UP_TO} there is no surrogate) or fewer parameters.")
     known = KnownPoints(target, budget)
-    known.add(_first_points(starts, spread, seed))
+    known.add(np.concatenate([starts, starts[0] + spread * normal_draws(2 * dim + 2, dim, seed=seed)]))
     if not np.isfinite(known.values).any():
         known.add(starts[0] + 0.1 * spread * normal_draws(dim + 2, dim, seed=seed + 3))
     if not np.isfinite(known.values).any():
@@ -184,11 +184,6 @@ def sparingly_boosted(target: Target, starts: Array, spread: Array, n_components
         if found.surrogate.good or known.left < 4 * checks:
             ended = Ended.PREDICTED if predicted and found.surrogate.good else Ended.EVALUATIONS
             return replace(found, steps=tuple(steps), ended=ended)
-
-
-def _first_points(starts: Array, spread: Array, seed: int) -> Array:
-    dim = len(spread)
-    return np.concatenate([starts, starts[0] + spread * normal_draws(2 * dim + 2, dim, seed=seed)])
 
 
 def _learnt(known: KnownPoints, weights: Array, parts: Gaussians, tol: float, reserve: int,
@@ -232,8 +227,7 @@ def _pruned(target: Target, weights: Array, parts: Gaussians, seed: int) -> tupl
     return weights, parts
 
 
-def _missing(known: KnownPoints, model: SurrogateModel, weights: Array, parts: Gaussians, bound: float, checks: int,
-             seed: int) -> float:
+def _missing(known: KnownPoints, weights: Array, parts: Gaussians, bound: float, checks: int, seed: int) -> float:
     """The share of the target where the mixture has less than a third of it, by draws of a wider one."""
     wide = widened(parts, BEYOND[0])
     U = spread_draws(weights, wide, checks, seed + 37)
@@ -256,7 +250,7 @@ def _judged(known: KnownPoints, model: SurrogateModel, weights: Array, parts: Ga
     fresh = U[inside][:: max(int(inside.sum()) // checks, 1)][:checks]
     off = known.add(fresh) - model(fresh)
     met = np.isfinite(off)
-    missing = _missing(known, model, weights, parts, float(residual.mean()), checks, seed)
+    missing = _missing(known, weights, parts, float(residual.mean()), checks, seed)
     error = float(np.std(off[met])) if met.sum() > 1 else np.inf
     bound = float(residual.mean()) + (float(off[met].mean()) if met.any() else 0.0)
     spread = float(np.sqrt(residual.var() / len(residual) + error**2 / max(int(met.sum()), 1)))

@@ -207,10 +207,13 @@ def recorded(target: Target, weights: Array, parts: Gaussians, bound: float, err
     return step
 
 
-def step_of(target: Target, weights: Array, parts: Gaussians, X: Array, values: Array, watch: Watch) -> BoostStep:
-    """The same by log p at the nodes ``X`` (K x S x D) of the components."""
-    K, S, D = X.shape
-    residual = values - log_mixture(weights, parts.log_densities(X.reshape(-1, D))).reshape(K, S)
+def step_of(target: Target, weights: Array, parts: Gaussians, Z: Array, watch: Watch = lambda _: None,
+            values: Array | None = None) -> BoostStep:
+    """The same by log p at the nodes ``Z`` of the components, K x S ``values`` where they are known."""
+    K, (S, D) = len(parts), Z.shape
+    X = parts.at(Z).reshape(-1, D)
+    values = target.values(X).reshape(K, S) if values is None else values
+    residual = values - log_mixture(weights, parts.log_densities(X)).reshape(K, S)
     used, bound, error = weights > 0, -np.inf, np.inf
     if np.isfinite(residual[used]).all():
         bound = float(weights[used] @ residual[used].mean(axis=1))

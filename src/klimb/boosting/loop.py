@@ -12,7 +12,7 @@ import numpy as np
 from klimb.boosting.ascent import check_arrived, climb, scouted_modes
 from klimb.boosting.divergences import inclusive_refined
 from klimb.boosting.gaussians import BoostStep, Gaussians, Watch, node_count, nodes, one_gaussian, recorded
-from klimb.boosting.proposals import Outlook, Pool, best_share, candidates, looked_out, steep_count, steepest
+from klimb.boosting.proposals import Outlook, Pool, best_share, candidates, looked_out, steepest
 from klimb.boosting.refine import EvaluatedMixture, at_nodes, evaluated, improve
 from klimb.boosting.target import Target
 from klimb.numerics.arrays import Array
@@ -100,13 +100,11 @@ class Booster:
         if self.factor >= MOST_NODES:
             return False
         self.factor *= 2
-        dim = self.target.dim
         self.check = self._new_check()
         self.seen = self.check.evaluate(self.fit)
-        Z = nodes(self.factor * node_count(dim), dim, self.seed)
-        fit = evaluated(self.target, self.fit.weights, self.fit.parts, Z)
-        self.fit = fit
-        self.accept(improve(self.target, fit, rounds=2, gain=0.1 * self.tol, free=self.free()))
+        Z = nodes(self.factor * node_count(self.target.dim), self.target.dim, self.seed)
+        self.fit = evaluated(self.target, self.fit.weights, self.fit.parts, Z)
+        self.accept(improve(self.target, self.fit, rounds=2, gain=0.1 * self.tol, free=self.free()))
         return True
 
     def free(self) -> int:
@@ -233,7 +231,7 @@ def split(target: Target, fit: EvaluatedMixture, pool: Pool, tol: float, joint: 
     """``fit`` with the component that fits worst made two, along the direction in which it fits worst."""
     k = int(np.argmax(fit.weights * fit.residual.var(axis=1)))
     free = free_axes(fit, k) if joint else 0
-    half = fit.parts.roots[k] @ steepest(fit, k)
+    half = fit.parts.roots[k] @ steepest(fit, k)[0]
     step = 0.6 * half[:, 0]
     half[:, 0] *= 0.8  # 0.8^2 + 0.6^2 = 1: mean and covariance of the pair are those of the one
     twins = Gaussians(fit.parts.means[k] + np.stack([step, -step]), np.stack([half, half]))
@@ -247,14 +245,14 @@ def split(target: Target, fit: EvaluatedMixture, pool: Pool, tol: float, joint: 
 
 def free_axes(fit: EvaluatedMixture, k: int) -> int:
     """Along how many of its axes component k may move together with others."""
-    return fit.parts.dim if fit.parts.dim <= FREE_BELOW else steep_count(fit, k)
+    return fit.parts.dim if fit.parts.dim <= FREE_BELOW else steepest(fit, k)[1]
 
 
 def turned(target: Target, fit: EvaluatedMixture, k: int, free: int) -> EvaluatedMixture:
     """``fit`` with the nodes of component k turned so that their first axes are those along which it fits worst."""
     if free == fit.parts.dim:
         return fit
-    new = Gaussians(fit.parts.means[[k]], (fit.parts.roots[k] @ steepest(fit, k))[None])
+    new = Gaussians(fit.parts.means[[k]], (fit.parts.roots[k] @ steepest(fit, k)[0])[None])
     values, slopes = fit.values.copy(), fit.slopes.copy()
     values[[k]], slopes[[k]] = at_nodes(target, new, fit.nodes)
     if not np.isfinite(values[k]).all():
@@ -282,7 +280,7 @@ def low_rank_gaussian(target: Target, starts: Array, root: Array, tol: float, se
     fit = scaled if scaled.bound > fit.bound else fit
     for _ in range(TURNS):
         before = fit.bound
-        turned = one_gaussian(fit.parts.means[0], fit.parts.roots[0] @ steepest(fit, 0))
+        turned = one_gaussian(fit.parts.means[0], fit.parts.roots[0] @ steepest(fit, 0)[0])
         fresh = evaluated(target, np.ones(1), turned, Z)
         fit = improve(target, fresh, rounds=8, gain=0.1 * tol, free=min(RANK, D))
         if fit.bound - before < tol:

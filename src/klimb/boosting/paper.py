@@ -113,7 +113,7 @@ def laplacian_boosted(target: Target, first: Gaussians, n_components: int, diver
     Z = nodes(SAMPLES, first.dim, seed)
     weights, parts = np.ones(1), first
     values = target.values(parts.at(Z)[0])[None]
-    steps = [step_of(target, weights, parts, parts.at(Z), values, watch)]
+    steps = [step_of(target, weights, parts, Z, watch, values)]
     for _ in range(1, n_components):
         new = residual_peak(target, weights, parts, first, rng)
         X = parts.at(Z).reshape(-1, first.dim)
@@ -129,7 +129,7 @@ def laplacian_boosted(target: Target, first: Gaussians, n_components: int, diver
         values = np.concatenate([values, new_values[None]])
         if weights_rule == "corrective":
             weights = corrective(weights, parts, values, Z)
-        steps.append(step_of(target, weights, parts, parts.at(Z), values, watch))
+        steps.append(step_of(target, weights, parts, Z, watch, values))
     return weights, parts, steps
 
 

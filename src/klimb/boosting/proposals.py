@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from klimb.boosting.gaussians import Gaussians, gaps, log_mixture, moments, widened
+from klimb.boosting.gaussians import Gaussians, gaps, log_mixture, mixture_slopes, moments, widened
 from klimb.boosting.refine import EvaluatedMixture
 from klimb.boosting.target import Target
 from klimb.numerics.arrays import Array
@@ -183,7 +183,7 @@ def _moments(X: Array, share: Array, root: Array) -> tuple[Array, Array]:
 def _along_directions(fit: EvaluatedMixture, k: int) -> list[tuple[Array, Array]]:
     """Component k moved and stretched along the directions in which the slope of log p - log q varies most."""
     mean, root = fit.parts.means[k], fit.parts.roots[k]
-    basis = steepest(fit, k)
+    basis = steepest(fit, k)[0]
     found = []
     for first in ([0], [1])[: len(mean)]:
         turned = root @ np.concatenate([basis[:, first], np.delete(basis, first, axis=1)], axis=1)
@@ -197,24 +197,15 @@ def _along_directions(fit: EvaluatedMixture, k: int) -> list[tuple[Array, Array]
     return found
 
 
-def steepest(fit: EvaluatedMixture, k: int) -> Array:
-    """Whitened directions of component k, as columns, by how much the slope of log p - log q varies along them."""
-    return _directions(fit, k)[0]
+def steepest(fit: EvaluatedMixture, k: int) -> tuple[Array, int]:
+    """Whitened directions of component k, as columns, by how much the slope of log p - log q varies along them.
 
-
-def steep_count(fit: EvaluatedMixture, k: int) -> int:
-    """How many of those directions matter.
-
-    Where the slope of the residual lies in a subspace, p/q depends on that subspace alone: the rest needs no mixture.
+    And how many of them matter: where the slope of the residual lies in a subspace, p/q depends on that subspace alone,
+    and the rest needs no mixture.
     """
-    variances = _directions(fit, k)[1]
-    return int(np.count_nonzero(variances > MATTERS * variances[0]))
-
-
-def _directions(fit: EvaluatedMixture, k: int) -> tuple[Array, Array]:
-    slope = fit.slopes[k] - fit.log_q_slopes(k)
+    slope = fit.slopes[k] - mixture_slopes(fit.weights, fit.parts, fit.points[k])[1] @ fit.parts.roots[k]
     variances, basis = np.linalg.eigh(slope.T @ slope)
-    return np.asarray(basis[:, ::-1]), np.asarray(variances[::-1])
+    return np.asarray(basis[:, ::-1]), int(np.count_nonzero(variances > MATTERS * variances[-1]))
 
 
 def best_share(fit: EvaluatedMixture, new: EvaluatedMixture) -> tuple[float, float]:

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from klimb.boosting.gaussians import Gaussians, divergence, log_mixture, mixture_slopes
+from klimb.boosting.gaussians import Gaussians, divergence, log_mixture
 from klimb.boosting.target import Target
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_optimize
@@ -73,10 +73,6 @@ class EvaluatedMixture:
     @cached_property
     def bound(self) -> float:
         return float(self.weights @ self.residual.mean(axis=1))
-
-    def log_q_slopes(self, k: int) -> Array:
-        """L_k' grad log q at the nodes of component k, S x D."""
-        return np.asarray(mixture_slopes(self.weights, self.parts, self.points[k])[1] @ self.parts.roots[k])
 
     def take(self, index: Index) -> EvaluatedMixture:
         """The components ``index``, their weights normalised."""

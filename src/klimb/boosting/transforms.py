@@ -354,7 +354,6 @@ class TransformedBlocks:
 def points(value: Any, name: str, dim: int) -> Array:
     """``value`` as finite rows of length ``dim``."""
     array = np.atleast_2d(as_float(value, name))
-    if array.ndim != 2 or array.shape[1] != dim or len(array) == 0:
-        raise InputError(f"{name} must be a point of length {dim} or rows of such points", f"shape {np.shape(value)}",
-                         "Check dim.")
+    require(array.ndim == 2 and array.shape[1] == dim and len(array) != 0,
+            f"{name} must be a point of length {dim} or rows of such points", f"shape {np.shape(value)}", "Check dim.")
     return array

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, NamedTuple, final
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, final
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from klimb.numerics.pareto import RELIABLE, SmoothedWeights, smooth_deeper
 if TYPE_CHECKING:
     from klimb.boosting.mixture import Mixture
 
+Verdict: TypeAlias = Literal["trust", "corrected", "doubt"]
 CHECKED = 1 << 11  # draws of q; a quarter as many from each wider mixture
 MISSING, SD_ERROR, SHIFT, GAP = 0.02, 0.1, 0.1, 0.04  # from which q's own moments should not be used
 ROUGH = 0.2  # nats by which a surrogate may be off
@@ -92,7 +93,7 @@ class MixtureTrust:
     moments   sd of x0 corrected by a factor 1.161; means off by up to 0.000 sd
     """
 
-    verdict: Literal["trust", "corrected", "doubt"]
+    verdict: Verdict
     number: float
     measures: str
     advice: str
@@ -199,40 +200,31 @@ def trust_of(mixture: Mixture, found: Weighed) -> MixtureTrust:
     khat, missing = found.khat, found.missing
     tail, off, moved = int(np.argmax(sd_khat)), int(np.argmax(np.abs(np.log(ratio)))), float(np.abs(shift).max())
     error = float(np.abs(np.log(ratio[off])))
-    word: Literal["trust", "corrected", "doubt"]
-    check = mixture.surrogate
-    if check is not None and (check.outside or check.inside < 1.0 - MISSING):
-        word, number, measures, advice = "doubt", 1.0 - check.inside, "share outside the support", (
-            "log_density is -inf within the bulk: few evaluations do not tell where. Declare the edge by transform.")
-    elif check is not None and check.missing >= MISSING:
-        word, number, measures, advice = "doubt", check.missing, "missing mass", (
-            "log_density is larger around q than q and the surrogate say. Raise max_evaluations.")
-    elif check is not None and not check.good:
-        word, number, measures, advice = "doubt", check.error, "error of the surrogate", (
-            f"the surrogate of log_density is off by {check.error:.2g} nats at draws of q that it has not seen. Raise "
-            "max_evaluations.")
-    elif check is not None and mixture.ended.name == "EVALUATIONS":  # fresh draws of q say nothing of a tail it lacks
-        word, number, measures, advice = "doubt", check.error, "error of the surrogate", (
-            "max_evaluations was reached before the surrogate predicted new values well enough. Raise max_evaluations.")
-    elif khat > RELIABLE:
-        word, number, measures, advice = "doubt", khat, "k-hat", (
-            "weights have too heavy a tail: q is far from the target in places. Raise n_components, try another "
-            "parametrisation (non-centred, or logs of scales), or sample.")
-    elif sd_khat[tail] > RELIABLE:
-        word, number, measures, advice = "doubt", float(sd_khat[tail]), f"k-hat of the sd of {mixture.names[tail]}", (
-            f"the tail of {mixture.names[tail]} is too heavy for its sd to be known from draws; means and quantiles of "
-            "the bulk can be used. Try divergence='inclusive', another parametrisation, or sample.")
-    elif error > SD_ERROR:
-        word, number, measures, advice = "corrected", error, f"relative error of the sd of {mixture.names[off]}", (
-            f"the sd of {mixture.names[off]} is off by {np.expm1(error):.0%}: use q.corrected, or "
-            "divergence='inclusive'.")
-    elif moved > SHIFT or missing > MISSING or found.gap > GAP:
-        word, number, measures = "corrected", found.gap, "gap"
-        if moved > SHIFT or missing > MISSING:
-            number, measures = (moved, "shift of a mean") if moved > SHIFT else (missing, "missing mass")
-        advice = "q leaves some of the target out: use q.corrected, raise n_components, or divergence='inclusive'."
-    else:
-        word, number, measures = "trust", found.gap, "gap"
-        advice = "q and the target agree as far as draws of q, and around it, can tell."
-    return MixtureTrust(word, number, measures, advice, khat, found.gap, missing, ratio, shift, sd_khat, mixture.names,
-                        check)
+    check, gap, thick, wide = mixture.surrogate, found.gap, mixture.names[tail], mixture.names[off]
+    known = check or SurrogateCheck(0.0, 0, 0, 1.0)  # nothing is wrong with the function itself
+    left_out = "q leaves some of the target out: use q.corrected, raise n_components, or divergence='inclusive'."
+    reasons: tuple[tuple[Any, Verdict, float, str, str], ...] = (
+        (known.outside or known.inside < 1.0 - MISSING, "doubt", 1.0 - known.inside, "share outside the support",
+         "log_density is -inf within the bulk: few evaluations do not tell where. Declare the edge by transform."),
+        (known.missing >= MISSING, "doubt", known.missing, "missing mass",
+         "log_density is larger around q than q and the surrogate say. Raise max_evaluations."),
+        (not known.good, "doubt", known.error, "error of the surrogate",
+         f"the surrogate of log_density is off by {known.error:.2g} nats at draws of q that it has not seen. Raise "
+         "max_evaluations."),
+        # Fresh draws of q say nothing of a tail that it lacks.
+        (check is not None and mixture.ended.name == "EVALUATIONS", "doubt", known.error, "error of the surrogate",
+         "max_evaluations was reached before the surrogate predicted new values well enough. Raise max_evaluations."),
+        (khat > RELIABLE, "doubt", khat, "k-hat",
+         "weights have too heavy a tail: q is far from the target in places. Raise n_components, try another "
+         "parametrisation (non-centred, or logs of scales), or sample."),
+        (sd_khat[tail] > RELIABLE, "doubt", float(sd_khat[tail]), f"k-hat of the sd of {thick}",
+         f"the tail of {thick} is too heavy for its sd to be known from draws; means and quantiles of the bulk can be "
+         "used. Try divergence='inclusive', another parametrisation, or sample."),
+        (error > SD_ERROR, "corrected", error, f"relative error of the sd of {wide}",
+         f"the sd of {wide} is off by {np.expm1(error):.0%}: use q.corrected, or divergence='inclusive'."),
+        (moved > SHIFT, "corrected", moved, "shift of a mean", left_out),
+        (missing > MISSING, "corrected", missing, "missing mass", left_out),
+        (gap > GAP, "corrected", gap, "gap", left_out),
+        (True, "trust", gap, "gap", "q and the target agree as far as draws of q, and around it, can tell."))
+    verdict = next(reason[1:] for reason in reasons if reason[0])
+    return MixtureTrust(*verdict, khat, gap, missing, ratio, shift, sd_khat, mixture.names, check)

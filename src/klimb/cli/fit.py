@@ -81,7 +81,8 @@ def fit_table(formula: str, data: str, *, family: str, link: str | None, priors:
 
     options = shell.read_options(**how_to_read)
     objects = objects_of({"graphs": graphs, "matrices": matrices, "meshes": meshes}, options)
-    given, rounding = prior_texts(priors), digits_of(digits)
+    rounding = {name: int(number) for name, number in shell.named(digits, "--round").items()}
+    given = {name: text.strip() for name, text in shell.named(priors, "--prior").items()}
     table: Any = data
     if where or unreadable != "error":
         table = klimb.scan(data, where=[condition(text) for text in where] or None, unreadable=unreadable)
@@ -126,17 +127,6 @@ def condition(text: str) -> tuple[str, str, Any]:
     return name, mark, value.strip("'\"")
 
 
-def digits_of(given: tuple[str, ...]) -> dict[str, int]:
-    """``("x=1",)`` as a dict."""
-    found = {}
-    for text in given:
-        name, _, number = text.rpartition("=")
-        if not name.strip() or not number.strip().removeprefix("-").isdigit():
-            raise click.BadParameter(f"{text!r} is not NAME=DIGITS", param_hint="--round")
-        found[name.strip()] = int(number)
-    return found
-
-
 def again(formula: str, data: str, output: str | None, *, family: str, **given: Any) -> str:
     """The command that makes the fit again, ready to be pasted into a shell: options that are not at their defaults."""
     words = ["klimb", "fit", formula, data, "--family", family]
@@ -149,18 +139,6 @@ def again(formula: str, data: str, output: str | None, *, family: str, **given: 
         else:
             words += [word for one in (value if option.multiple else (value,)) for word in (option.opts[-1], str(one))]
     return " ".join(map(quote, [*words, "-o", output] if output else words))
-
-
-def prior_texts(given: tuple[str, ...]) -> dict[str, str]:
-    """``("x=normal(0, 1)",)`` as a dict; names may hold an equals sign, priors before their parenthesis not."""
-    found = {}
-    for text in given:
-        name, mark, prior = text.partition("(")
-        before, equals, kind = name.rpartition("=")
-        if not equals or not before.strip():
-            raise click.BadParameter(f"{text!r} is not NAME=PRIOR", param_hint="--prior")
-        found[before.strip()] = (kind + mark + prior).strip()
-    return found
 
 
 def exit_code(fit: Any, strict: bool = False) -> int:

@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 
+from klimb.cli.shell import named
 from klimb.cli.tables.read import ReadOptions, read_table
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 
 _MESH = "Write it with numpy.savez(path, nodes=nodes, triangles=triangles), or as JSON with these two keys."
 
@@ -18,16 +18,9 @@ _MESH = "Write it with numpy.savez(path, nodes=nodes, triangles=triangles), or a
 def objects_of(given: Mapping[str, tuple[str, ...]], options: ReadOptions) -> dict[str, Any]:
     """``{"graphs": ("G=edges.csv",), ...}`` as the keywords of `klimb.fit`."""
     plain = replace(options, format=None, kinds={})  # what was said of the data is not said of these
-    return {kind: {name: _READERS[kind](path, plain) for name, path in _named(texts, _OPTIONS[kind]).items()}
+    readers = {"graphs": ("--graph", _edges), "matrices": ("--matrix", _matrix), "meshes": ("--mesh", _mesh)}
+    return {kind: {name: readers[kind][1](path, plain) for name, path in named(texts, readers[kind][0]).items()}
             for kind, texts in given.items()}
-
-
-def _named(texts: tuple[str, ...], option: str) -> dict[str, str]:
-    pairs = [text.partition("=") for text in texts]
-    for (name, _, path), text in zip(pairs, texts, strict=True):
-        if not name.strip() or not path:
-            raise click.BadParameter(f"{text!r} is not NAME=FILE", param_hint=option)
-    return {name.strip(): path for name, _, path in pairs}
 
 
 def _columns(path: str, count: int, what: str, options: ReadOptions) -> list[Any]:
@@ -54,10 +47,9 @@ def _matrix(path: str, options: ReadOptions) -> Any:
     except (ValueError, KeyError, OSError) as error:
         raise _unread(path, "a sparse matrix", error, "Use scipy.sparse.save_npz or scipy.io.mmwrite.") from error
     header = read_table(path, lambda header: header[:1], options).header
-    if len(header) != 3:
-        raise InputError("a table of a matrix needs 3 columns: row, column and value of each entry that is not 0",
-                         f"{len(header)} columns in {path}", "A dense matrix M is written as such a table, or by "
-                         "scipy.io.mmwrite('M.mtx', scipy.sparse.coo_array(M)).")
+    require(len(header) == 3, "a table of a matrix needs 3 columns: row, column and value of each entry that is not 0",
+            f"{len(header)} columns in {path}", "A dense matrix M is written as such a table, or by "
+            "scipy.io.mmwrite('M.mtx', scipy.sparse.coo_array(M)).")
     rows, columns, values = _columns(path, 3, "the entries of a matrix", options)
     if values.dtype.kind not in "fiu":
         raise InputError(f"the third column of {path} must be numbers", repr(values[0]), "Write row, column, value.")
@@ -89,7 +81,3 @@ def _unread(path: str, what: str, error: Exception, advice: str) -> Exception:
     if isinstance(error, FileNotFoundError | PermissionError):
         return error
     return InputError(f"{path} must hold {what}", f"{type(error).__name__}: {str(error).splitlines()[0]}", advice)
-
-
-_READERS = {"graphs": _edges, "matrices": _matrix, "meshes": _mesh}
-_OPTIONS = {"graphs": "--graph", "matrices": "--matrix", "meshes": "--mesh"}

@@ -54,8 +54,8 @@ def command(keys: tuple[str, ...], listing: bool, quick: bool, data: Path | None
         return 0
     if not keys:
         raise click.UsageError("name a table or figure, or use --list")
+    from klimb.apps.papers.experiment import run, shown, stem
     from klimb.apps.papers.pictures import NEEDS_MATPLOTLIB, can_draw
-    from klimb.apps.papers.runner import run, shown, stem
 
     size: Size = "quick" if quick else "full"
     everything = "all" in [key.lower() for key in keys]

@@ -24,6 +24,11 @@ SPOKEN = ((re.compile(r'family="([^"]+)"'), r"--family \1"), (re.compile(r'link=
           (re.compile(r'klimb\.scan\(path, unreadable="skip"\)'), "--unreadable skip"))
 ROW = re.compile(r"\brows? \d")
 F = TypeVar("F", bound=Callable[..., Any])
+# NAME=VALUE: names of priors and of columns may hold an equals sign, priors before their parenthesis not.
+FILE = ("NAME=FILE", re.compile(r"([^=]*[^=\s][^=]*)=(.+)", re.DOTALL))
+PAIRS = {"--prior": ("NAME=PRIOR", re.compile(r"([^(]*[^(\s][^(]*)=([^=(]*(?:\(.*)?)", re.DOTALL)),
+         "--round": ("NAME=DIGITS", re.compile(r"(.*\S.*)=\s*(-?\d+)\s*", re.DOTALL)),
+         "--graph": FILE, "--matrix": FILE, "--mesh": FILE}
 
 
 def colour_wanted(stream: Any) -> bool:
@@ -61,6 +66,16 @@ def emit(text: str) -> None:
         emit(text.encode(encoding, "backslashreplace").decode(encoding))
     except BrokenPipeError:
         hush()
+
+
+def named(texts: tuple[str, ...], option: str) -> dict[str, str]:
+    """What an option was given, such as ``("x=normal(0, 1)",)``, as a dict."""
+    form, pattern = PAIRS[option]
+    pairs = {text: pattern.fullmatch(text) for text in texts}
+    for text, pair in pairs.items():
+        if pair is None:
+            raise click.BadParameter(f"{text!r} is not {form}", param_hint=option)
+    return {pair[1].strip(): pair[2] for pair in pairs.values() if pair is not None}
 
 
 def write_text(text: str, path: str) -> None:

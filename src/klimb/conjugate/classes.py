@@ -175,19 +175,15 @@ def _scan(local: Array, transition: Array, start: Array) -> tuple[Array, Array]:
     first = start * blocks[:, 0, 0]
     entering[:, 0] = first
     if n_blocks > 1:
-        product = np.broadcast_to(np.eye(K), (S, n_blocks, K, K))
+        product, state = np.broadcast_to(np.eye(K), (S, n_blocks, K, K)), first
         for t in range(size):  # rows: class before the block; the very first element has no step before it
             product = (product @ transition) * blocks[:, :, t, None, :]
+            product[:, 0] = product[:, 0] if t else np.eye(K)
             product = product / product.max((2, 3), keepdims=True)
-        whole = np.broadcast_to(np.eye(K), (S, K, K))
-        for t in range(1, size):
-            whole = (whole @ transition) * blocks[:, 0, t, None, :]
-            whole = whole / whole.max((1, 2), keepdims=True)
-        state = (first[:, None, :] @ whole)[:, 0]
         for b in range(1, n_blocks):
+            state = (state[:, None, :] @ product[:, b - 1])[:, 0]
             state = state / state.sum(1, keepdims=True)
             entering[:, b] = (state @ transition) * blocks[:, b, 0]
-            state = (state[:, None, :] @ product[:, b])[:, 0]
     out = np.empty((S, n_blocks, size, K))
     scale = np.zeros((S, n_blocks, size))
     current = entering

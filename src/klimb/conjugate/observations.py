@@ -1,6 +1,7 @@
 """What data say: observed conjugate variables, counts and zero-ones, sites that are not conjugate, and word counts."""
 
-from typing import Any, final
+from collections.abc import Callable
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from scipy.special import gammaln
@@ -173,17 +174,10 @@ class Topics(Evidence):
         return (np.ascontiguousarray((word * (ratio.T @ share)).T),)
 
 
-@final
-class Observable:
-    """Something that only data can be: call ``observe(values)``."""
+class Observable(NamedTuple):
+    """Something that only data can be: ``observe(values)`` is the evidence of these values; NaN is missing."""
 
-    def __init__(self, make: Any) -> None:
-        self._make = make
-
-    def observe(self, values: Any) -> Evidence:
-        """The evidence of these values; NaN is missing."""
-        evidence: Evidence = self._make(values)
-        return evidence
+    observe: Callable[[Any], Evidence]
 
 
 def poisson(rate: Variable | View, exposure: Any = 1.0) -> Observable:

@@ -28,6 +28,7 @@ from klimb.models.sampled_theta import (
     GOOD_KHAT,
     SMOOTH,
     SampledTheta,
+    calibrated,
     mixture_log_density,
     smoothed_points,
 )
@@ -56,7 +57,6 @@ LAST, LONG = 0.01, 0.12  # mass of the most extreme values, and the share of a v
 STEPS, NOTHING = 6, 4.0  # fits along such a tail, and nats below its best at which what it adds to a variance ends
 HEAVY, MOST_HEAVY = 0.02, 8  # share of a variance at one point of many from which it is fitted, and how many are
 AGREED = 0.2  # nats that a surrogate may claim too much there
-SETTLED = 4  # steps to weights of few points that have the moments of many
 HALF = 0.5  # the same for what is printed, whose tails a test teaches most of
 
 
@@ -68,6 +68,7 @@ class _Fitted:
     theta: Array
     plain: float  # bound plus log prior, relative to the peak
     slope: Array  # its gradient
+    prior_slope: Array  # that of the log prior alone
     gain: float = 0.0  # of evidence over bound, beyond that at the peak
     part: tuple[WeightPosterior, Status] | None = None
     sites: Posterior | None = None
@@ -140,12 +141,20 @@ class _Points:
         plain, gains = (np.array([getattr(fit, name) for fit in self.fits]) for name in ("plain", "gain"))
         log_volume, bend = self.coordinates.log_volume(place), self.coordinates.log_volume_slopes(place)
         slopes = np.array([fit.slope for fit in self.fits]) / self.coordinates.slopes(place) + bend
-        return {"theta": place, "values": plain + gains + log_volume, "slopes": slopes, "gains": gains}
+        prior_slopes = np.array([fit.prior_slope for fit in self.fits]) / self.coordinates.slopes(place) + bend
+        return {"theta": place, "values": plain + gains + log_volume, "slopes": slopes, "gains": gains,
+                "sharp": self.sharp_prior(place), "sharp_slopes": np.where(self.theta.sharp, prior_slopes, 0.0)}
+
+    def sharp_prior(self, place: Array) -> Array:
+        """The log priors, per unit of their places, that bend more sharply than a surrogate can follow."""
+        volume = -np.log(np.abs(self.coordinates.slopes(place))) @ self.theta.sharp
+        return np.asarray(self.theta.sharp_prior(self.coordinates.theta(place)) + volume)
 
     def objective(self, place: Array) -> float:
         """Bound, log prior and gain of evidence over bound, relative to the peak; -inf where that is impossible."""
         peak, theta = self._peak, self.coordinates.theta(place)
-        self.fits.append(_Fitted(theta, -np.inf, np.zeros(len(theta))))
+        prior_slope = self.theta.log_prior(theta)[1] if self.theta.sharp.any() else np.zeros(len(theta))
+        self.fits.append(_Fitted(theta, -np.inf, np.zeros(len(theta)), prior_slope))
         inside, beyond = within_limits(peak.model.theta, theta)
         try:
             found = self._evaluate(inside, start=self._nearest(theta), tol=POINT_TOL)
@@ -349,7 +358,8 @@ def _weighted(points: _Points, drawn: Any, proposals: list[tuple[int, Any]]) -> 
     square = _standardised(points.shown(theta), w) ** 2
     own = 0.5 * float(np.sqrt(((w[:, None] * (square - 1.0)) ** 2).sum(axis=0)).max())
     return SampledTheta(points.coordinates, drawn=drawn, log_weights=log_w, khat=smoothed.khat, own_error=own,
-                        n_effective=smoothed.effective, proposals=tuple(proposals), **known)
+                        n_effective=smoothed.effective, proposals=tuple(proposals), sharp_prior=points.sharp_prior,
+                        **known)
 
 
 def _heavy(found: SampledTheta) -> tuple[Array, Array]:
@@ -368,27 +378,6 @@ def _shares(found: SampledTheta, inverse: Any) -> Array:
     fitted = np.flatnonzero(np.isfinite(found.values))
     nearest = nearest_of(found.smoothed.theta @ inverse.T, found.theta[fitted] @ inverse.T)
     return np.asarray(np.bincount(fitted[nearest], found.smoothed.weights, minlength=len(found.theta)), dtype=float)
-
-
-def calibrated(theta: Array, weights: Array, many: Array, many_weights: Array) -> Array:
-    """Weights of a few points, changed least so that first and second moments of theta are those of many points."""
-    centre = many_weights @ many
-    sd = np.sqrt(many_weights @ (many - centre) ** 2) + 1e-300
-    phi, goal = quadratics((theta - centre) / sd), many_weights @ quadratics((many - centre) / sd)
-    d = theta.shape[1]
-    squares = [0, *range(1, d + 1), *(d + 1 + np.flatnonzero(np.equal(*np.triu_indices(d))))]
-    for kept in (slice(None), squares, slice(d + 1)):  # all moments, those without products, or means alone
-        if 2 * phi[:, kept].shape[1] <= len(theta):
-            phi, goal = phi[:, kept], goal[kept]
-            break
-    else:
-        return weights
-    # w_i (1 + lambda' phi_i) has the moments that it shall have; weights stay positive, which takes further steps.
-    own = weights
-    for _ in range(SETTLED):
-        scale = np.linalg.lstsq(phi.T @ (own[:, None] * phi), goal - own @ phi, rcond=1e-10)[0]
-        own = np.clip(own * (1.0 + phi @ scale), 0.2 * weights, 5.0 * weights)
-    return np.asarray(own / own.sum())
 
 
 def _components(found: SampledTheta, points: _Points, axes: Array) -> tuple[Components, Status]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, final
@@ -12,7 +12,7 @@ import numpy as np
 from klimb.numerics.arrays import Array
 from klimb.numerics.pareto import RELIABLE, smooth_log_weights
 from klimb.numerics.proposals import HalfLines, fit_students
-from klimb.numerics.surrogate import fit_surrogate, nearest_of
+from klimb.numerics.surrogate import fit_surrogate, nearest_of, quadratics
 
 GOOD_KHAT, GOOD_EFFECTIVE = 0.5, 0.3  # where a round is the last one: k-hat, and effective over drawn
 COMPONENTS = 3  # t's that are fitted to the weights
@@ -25,6 +25,7 @@ BEYOND = 1.3  # how far out it is tested, and then believed, over the farthest f
 APART = 2.0  # root of the mean of squared distances, in sd, from the nearest fit up to which it is believed
 BESIDE = 2.0  # sds from a walk along a tail, up to which it is believed there
 MANY = 16_384  # points that it weighs
+SETTLED = 4  # steps to weights of few points that have the moments of many
 
 
 @final
@@ -40,6 +41,9 @@ class SampledTheta:
     values: Array  # the objective, relative to the peak's, and the volume of the coordinates
     slopes: Array  # (n, d): gradients of the objective without the gains
     gains: Array  # of evidence over bound, relative to that at the peak; part of the values
+    sharp: Array  # log priors that no surrogate follows: they are known everywhere
+    sharp_slopes: Array
+    sharp_prior: Callable[[Array], Array]  # those at any points
     drawn: Any  # places of the drawn ones
     log_weights: Array  # of those
     khat: float
@@ -139,6 +143,10 @@ def _smoothed(found: SampledTheta, reach: float) -> SmoothedTheta | None:
     gains, share = found.gains[usable], share[usable]
     # Gains have no gradients, but are far smoother.
     surrogate = fit_surrogate(z, values - gains, share, slopes=found.slopes[usable] @ root)
+    without = fit_surrogate(z, values - gains - found.sharp[usable], share, slopes=(
+        found.slopes - found.sharp_slopes)[usable] @ root) if found.sharp_slopes.any() else None
+    sharp = surrogate is not None and without is not None and without.error < surrogate.error
+    surrogate = without if sharp else surrogate
     above = fit_surrogate(z, gains, share) if gains.any() else None
     if surrogate is None or (above is None and gains.any()):
         return None
@@ -153,6 +161,7 @@ def _smoothed(found: SampledTheta, reach: float) -> SmoothedTheta | None:
         beside = _distances(place, along) <= BESIDE
         some = np.flatnonzero(beside | ((place**2).sum(axis=1) <= farthest))
         high, away = surrogate.near(place[some])
+        high = high + found.sharp_prior(many[some]) if sharp else high
         heights[some] = np.minimum(high if above is None else high + above(place[some]), values.max() + CAP)
         some = some[beside[some] | (away <= np.minimum(most_off, _distances(place[some], low)))]
         log_w[some] = heights[some] - log_q[some]
@@ -189,3 +198,24 @@ def mixture_log_density(theta: Array, proposals: Sequence[tuple[int, Any]]) -> A
     total = sum(count for count, _ in proposals)
     logs = np.array([np.log(count / total) + proposal.log_density(theta) for count, proposal in proposals])
     return np.asarray(np.logaddexp.reduce(logs, axis=0))
+
+
+def calibrated(theta: Array, weights: Array, many: Array, many_weights: Array) -> Array:
+    """Weights of a few points, changed least so that first and second moments of theta are those of many points."""
+    centre = many_weights @ many
+    sd = np.sqrt(many_weights @ (many - centre) ** 2) + 1e-300
+    phi, goal = quadratics((theta - centre) / sd), many_weights @ quadratics((many - centre) / sd)
+    d = theta.shape[1]
+    squares = [0, *range(1, d + 1), *(d + 1 + np.flatnonzero(np.equal(*np.triu_indices(d))))]
+    for kept in (slice(None), squares, slice(d + 1)):  # all moments, those without products, or means alone
+        if 2 * phi[:, kept].shape[1] <= len(theta):
+            phi, goal = phi[:, kept], goal[kept]
+            break
+    else:
+        return weights
+    # w_i (1 + lambda' phi_i) has the moments that it shall have; weights stay positive, which takes further steps.
+    own = weights
+    for _ in range(SETTLED):
+        scale = np.linalg.lstsq(phi.T @ (own[:, None] * phi), goal - own @ phi, rcond=1e-10)[0]
+        own = np.clip(own * (1.0 + phi @ scale), 0.2 * weights, 5.0 * weights)
+    return np.asarray(own / own.sum())

@@ -74,7 +74,7 @@ def update(fit: Fit, X_new: ArrayLike, y_new: Any, *, weights: Any = None, site:
     require(fresh.n == n_new, f"y_new must have {n_new} entries", fresh.n, "There is one observation per input.")
     f_old, f_new = (fit.latents(rows) for rows in (None, inputs))
     larger = replace(model, X=np.vstack([model.X, inputs]), likelihood=likelihood)
-    both = _joined(old, fresh)
+    both = joined(old, fresh)
     everything = larger.site(both)
     clean = everything.validate(both.y)
     slope, gamma = sites_at(everything.rows(slice(0, n_old)), clean[:n_old], f_old.m[0], f_old.v[0])
@@ -117,7 +117,7 @@ def _read(model: KernelModel, y_new: Any, weights: Any, old: Observed) -> Observ
     return replace(model.likelihood, levels=old.levels or model.likelihood.levels).read(left, counts)
 
 
-def _joined(old: Observed, new: Observed) -> Observed:
+def joined(old: Observed, new: Observed) -> Observed:
     """All data, old ones first."""
     counts = None
     if old.weights is not None or new.weights is not None:

@@ -20,6 +20,7 @@ FIRST = 2  # of these, beside the last; the others are tried while they are bett
 LEAST_FALL = 0.05  # curvature of a trend that must fall
 SLOPES = 10.0  # noise of gradients over that of values, both relative to what is smooth
 MOST_ROWS = 800  # values and entries of gradients: up to so many, gradients count, those at the best points first
+ALONE, MOST_ALONE = 2.0, 4.0  # sqrt(d) from all other points, where nothing is claimed without it, and nats it counts
 FAR = 1.5  # lengthscales from the nearest point beyond which nothing above that point's value is claimed
 
 
@@ -105,10 +106,13 @@ def fit_surrogate(points: Array, values: Array, weights: Array, *, slopes: Array
         known = np.concatenate([values, slopes[:steep].T.ravel()])
     if len(known) < 1.6 * X.shape[1] and ridge == 0.0:
         return None
+    squares = _squares(points, points)
+    squares.flat[:: n + 1] = np.inf
+    most = np.where(squares.min(axis=1) > ALONE**2 * d, MOST_ALONE, np.inf)
     found: dict[int, Surrogate] = {}
     for first, last, way in ((FIRST, len(TRIED) - 1, 1), (FIRST - 1, -1, -1), (len(TRIED) - 1, len(TRIED), 1)):
         for number in range(first, last, way):
-            found[number] = _tried(points, values, weights / weights.sum(), known, X, TRIED[number], ridge)
+            found[number] = _tried(points, values, weights / weights.sum(), most, known, X, TRIED[number], ridge)
             if number != first and found[number].error > found[number - way].error:
                 break
     best = min(found.values(), key=lambda one: one.error)
@@ -118,9 +122,9 @@ def fit_surrogate(points: Array, values: Array, weights: Array, *, slopes: Array
     return best
 
 
-def _tried(points: Array, values: Array, share: Array, known: Array, X: Array, tried: tuple[float, float],
-           ridge: float) -> Surrogate:
-    """With one lengthscale and noise."""
+def _tried(points: Array, values: Array, share: Array, most: Array, known: Array, X: Array,
+           tried: tuple[float, float], ridge: float) -> Surrogate:
+    """With one lengthscale and noise; errors count up to ``most``."""
     n, d = points.shape
     length, (steep, noise) = tried[0] * np.sqrt(0.5 * d), ((len(known) - n) // d, tried[1])
     K, deep = _covariances(points, steep, length), (1.0 + (values.max() - values)) ** 2
@@ -142,7 +146,7 @@ def _tried(points: Array, values: Array, share: Array, known: Array, X: Array, t
         left = np.linalg.solve(blocks, pull[at][:, :, None])[:, :, 0]
         errors[some] = left[:, 0]
         amplitude += float(share[some] @ (pull[at] * left).sum(axis=1)) / m
-    error = float(np.sqrt(share @ errors**2))
+    error = float(np.sqrt(share @ np.minimum(np.abs(errors), most) ** 2))
     return Surrogate(points, values, trend, pull, length, error, amplitude, half, KX, spread)
 
 

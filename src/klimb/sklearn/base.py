@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.likelihoods import Likelihood, likelihood, named_site
 from klimb.models.fit import Fit
 from klimb.numerics.arrays import Array, ArrayLike, as_float
@@ -251,10 +251,9 @@ class Classifier(ClassifierMixin, Estimator):
         counted = y if weights is None else y[weights > 0.0]
         if reset:
             self.classes_ = np.unique(counted if classes is None else classes)
-            if len(self.classes_) < 2:
-                raise InputError(f"{type(self).__name__} needs at least two classes", f"{len(self.classes_)} class "
-                                 f"{self.classes_.tolist()} where sample_weight is positive",
-                                 "Check y and sample_weight.")
+            require(len(self.classes_) >= 2, f"{type(self).__name__} needs at least two classes",
+                    f"{len(self.classes_)} class {self.classes_.tolist()} where sample_weight is positive",
+                    "Check y and sample_weight.")
         code = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
         known = self.classes_[code] == y
         if weights is not None:
@@ -270,14 +269,12 @@ class Classifier(ClassifierMixin, Estimator):
 def likelihood_of_numbers(family: Any, dispersion: Any) -> Likelihood:
     """The likelihood of a regressor by name or site, with ``dispersion`` "auto" or a number in the units of y."""
     found = named_site(family) if isinstance(family, Site) else likelihood(family)
-    if found.response in ("binary", "trials", "ordered", "classes"):
-        raise InputError("a regressor needs a family for numbers", repr(found.name),
-                         "Use GLMClassifier or GPClassifier for classes, klimb.fit for trials and ordered levels.")
+    require(found.response not in ("binary", "trials", "ordered", "classes"), "a regressor needs a family for numbers",
+            repr(found.name), "Use GLMClassifier or GPClassifier for classes, klimb.fit for trials and ordered levels.")
     if dispersion == "auto":
         return found
-    if not found.free:
-        raise InputError(f"the family {found.name} has no dispersion left to set", f"dispersion={dispersion!r}",
-                         'Leave it at "auto".')
+    require(found.free, f"the family {found.name} has no dispersion left to set", f"dispersion={dispersion!r}",
+            'Leave it at "auto".')
     return found.knowing({found.free[0].field: _positive(dispersion, "dispersion")})
 
 
@@ -291,8 +288,7 @@ def _positive(value: Any, name: str) -> float:
         number = float(value)
     except (TypeError, ValueError):
         number = np.nan
-    if not 0.0 < number < np.inf:
-        raise InputError(f'{name} must be "auto" or a positive number', repr(value), 'Leave it at "auto".')
+    require(0.0 < number < np.inf, f'{name} must be "auto" or a positive number', repr(value), 'Leave it at "auto".')
     return number
 
 

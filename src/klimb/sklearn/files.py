@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from klimb._stored import pack, unpack
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.models.files import write_container
 from klimb.models.linear import LinearModel
 from klimb.numerics.arrays import Array
@@ -53,14 +53,12 @@ class Reader:
     @staticmethod
     def from_state(header: dict[str, Any], arrays: Mapping[str, Array]) -> Any:
         """The estimator as it was saved."""
-        if header.get("class") not in CLASSES:
-            raise InputError(f"the estimators of this klimb are {', '.join(CLASSES)}", repr(header.get("class")),
-                             "It was written by a newer klimb: update.")
+        require(header.get("class") in CLASSES, f"the estimators of this klimb are {', '.join(CLASSES)}",
+                repr(header.get("class")), "It was written by a newer klimb: update.")
         found = unpack(header["estimator"], arrays)
         estimator = CLASSES[header["class"]](**found["params"])
         for name, value in found["learnt"].items():
-            if name not in LEARNT:
-                raise InputError("a file must hold attributes that estimators have", repr(name), "It is damaged.")
+            require(name in LEARNT, "a file must hold attributes that estimators have", repr(name), "It is damaged.")
             if name in found["dtypes"]:
                 value = np.asarray(value).astype(found["dtypes"][name])
             setattr(estimator, name, list(value) if isinstance(value, tuple) else value)

@@ -26,7 +26,7 @@ from klimb.models.kernel import KernelModel
 from klimb.models.kernel_blocks import KernelBlock
 from klimb.models.matrix import MatrixData, left_of
 from klimb.models.solution import Solution, solve
-from klimb.models.update import update
+from klimb.models.update import joined, update
 from klimb.numerics.arrays import Array, as_float
 from klimb.priors import LogNormal
 from klimb.rows.distinct import Rows, distinct_rows
@@ -156,10 +156,11 @@ def _some_rows(data: Observed, likelihood: Likelihood) -> npt.NDArray[np.intp]:
 
 
 def _search_all(model: KernelModel, data: Observed, estimator: Any) -> Fit:
-    """One lengthscale for all columns first, then one for each."""
-    fit = _search(model, data, estimator)
+    """One lengthscale for all columns first, then one for each, if there are data for them."""
+    fit, (n, D) = _search(model, data, estimator), model.X.shape
     assert isinstance(fit.model, KernelModel)
-    if not _own_lengthscales(estimator, fit.model):
+    own = 2 <= D <= PER_COLUMN and n >= 5 * D if estimator.ard == "auto" else estimator.ard
+    if not own or D == 1 or "0.lengthscale" not in fit.model.kernel.free or isinstance(estimator.kernel, Kernel):
         return fit
     better = _search(_with_lengthscales(fit.model), data, estimator)
     return replace(better, n_fits=better.n_fits + fit.n_fits)
@@ -167,14 +168,6 @@ def _search_all(model: KernelModel, data: Observed, estimator: Any) -> Fit:
 
 def _search(model: KernelModel, data: Observed, estimator: Any, start: Posterior | None = None) -> Fit:
     return Fit.of(solve(model, data, hyper="optimise", start=start, search_iter=estimator.max_iter, spread=False), data)
-
-
-def _own_lengthscales(estimator: Any, model: KernelModel) -> bool:
-    """Whether each column shall have a lengthscale of its own: after one for all is known, and if there are data."""
-    n, D = model.X.shape
-    if D == 1 or "0.lengthscale" not in model.kernel.free or isinstance(estimator.kernel, Kernel):
-        return False
-    return bool(2 <= D <= PER_COLUMN and n >= 5 * D) if estimator.ard == "auto" else bool(estimator.ard)
 
 
 def _with_lengthscales(model: KernelModel) -> KernelModel:
@@ -235,11 +228,7 @@ def _extended(fit: ScaledFit, model: KernelModel, X: Array, new: Observed, tol: 
     """All data of several classes together, from the sites so far and those that new data suggest."""
     old = fit.data
     assert old is not None
-    f = fit.latents(None)
-    everything = None
-    if old.weights is not None or new.weights is not None:
-        everything = np.concatenate([np.ones(part.n) if part.weights is None else part.weights for part in (old, new)])
-    both = replace(old, y=np.concatenate([old.y, new.y]), weights=everything)
+    f, both = fit.latents(None), joined(old, new)
     pairs = zip(sites_at(model.site(old), old.y, f.m[0], f.v[0]), model.site(new).start(new.y), strict=True)
     slope, gamma = (np.hstack([one.reshape(model.fields, -1), two.reshape(model.fields, -1)]).ravel()
                     for one, two in pairs)

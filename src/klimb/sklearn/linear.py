@@ -9,7 +9,7 @@ from typing import Any, Self, final
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from klimb.errors import InputError, listed
+from klimb.errors import InputError, listed, require
 from klimb.likelihoods import Likelihood
 from klimb.models.door import fit as formula_fit
 from klimb.models.fit import Fit
@@ -225,9 +225,8 @@ class _RidgeModel(Estimator):
         model = linear_model(found)
         term = model.terms[-1]
         assert isinstance(term, Ridge)
-        if term.coefficient_names != tuple(names):
-            raise InputError("columns of numbers beside y", f"levels: {listed(term.coefficient_names, 5)}",
-                             "Use klimb.fit, which takes columns of text.")
+        require(term.coefficient_names == tuple(names), "columns of numbers beside y",
+                f"levels: {listed(term.coefficient_names, 5)}", "Use klimb.fit, which takes columns of text.")
         assert term.scaling is not None
         self.n_features_in_, self.feature_names_in_ = len(names), np.array(names, dtype=object)
         if own:

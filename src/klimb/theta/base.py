@@ -66,6 +66,10 @@ class ParameterBlock(ABC):
         """The first of ``log_prior`` alone, where that is cheaper."""
         return self.log_prior(theta)[0]
 
+    def sharp_prior(self, theta: Array) -> Array | None:
+        """(S,) of the log prior at many points, where it bends more sharply than a likelihood does; else None."""
+        return None
+
     @abstractmethod
     def reported(self, theta: Array) -> Array:
         """(S, d) of theta as (S, d) of what is printed."""
@@ -218,6 +222,17 @@ class Theta:
     def log_density(self, theta: Array) -> float:
         """Log density of all blocks per unit of theta."""
         return sum(block.log_density(own) for block, own in zip(self.blocks, self.split(theta), strict=True))
+
+    def sharp_prior(self, theta: Array) -> Array:
+        """(S,) of the log prior of those blocks whose priors bend more sharply in theta than a likelihood does."""
+        own = (block.sharp_prior(theta[:, self.slice_of(block)]) for block in self.blocks)
+        return sum((part for part in own if part is not None), np.zeros(len(theta)))
+
+    @cached_property
+    def sharp(self) -> Any:
+        """Of each entry, whether its block is one of those."""
+        return np.repeat([block.sharp_prior(np.zeros((1, block.size))) is not None for block in self.blocks],
+                         [block.size for block in self.blocks])
 
     def reported(self, theta: Array) -> dict[str, Array]:
         """(S, d) of theta as what is printed, by name."""

@@ -175,10 +175,17 @@ class GroupCovariance(ParameterBlock):
         return self._printed_prior(theta)
 
     def log_density(self, theta: Array) -> float:
+        printed = self.sharp_prior(theta[None])
+        return self._plain_prior(theta)[0] if printed is None else float(printed[0])
+
+    def sharp_prior(self, theta: Array) -> Array | None:
+        """A prior of what is printed, where theta speaks of other columns: correlations near 1 there bend it."""
         if not (self.as_printed and self.mix.size):
-            return self._plain_prior(theta)[0]
-        written = self._as_written(theta[None])[0]
-        return self._plain_prior(written)[0] + self._log_volume(theta)[0] - self._log_volume(written)[0]
+            return None
+        written = self._as_written(theta)
+        sds = sum(self.sds[i].log_densities(own) for i, own in zip(self._free, written.T, strict=False))
+        volume = self._log_volume(theta) - self._log_volume(written)
+        return np.asarray(sds + self._log_correlations(written[:, len(self._free) :]) + volume)
 
     def _printed_prior(self, theta: Array) -> tuple[float, Array]:
         """The prior of the printed quantities, per unit of the centred theta, and its gradient.
@@ -189,27 +196,25 @@ class GroupCovariance(ParameterBlock):
         steps = DIFFERENCE * np.eye(len(theta))
         written = self._as_written(np.vstack([theta[None], theta + steps, theta - steps]))
         jacobian = (written[1 : len(theta) + 1] - written[len(theta) + 1 :]) / (2.0 * DIFFERENCE)
-        (value, slope), (here, own), (there, moved) = (
-            self._plain_prior(written[0]), self._log_volume(theta), self._log_volume(written[0]))
-        return value + here - there, jacobian @ (slope - moved) + own
+        (value, slope), (here, there) = self._plain_prior(written[0]), self._log_volume(np.array([theta, written[0]]))
+        own, moved = self._volume_slopes(theta), self._volume_slopes(written[0])
+        return value + float(here - there), jacobian @ (slope - moved) + own
 
     @cached_property
     def _depths(self) -> Array:
         """k - 2 - j of the partial correlations with column j."""
         return np.asarray(len(self.sds) - 2.0 - np.tril_indices(len(self.sds), -1)[1])
 
-    def _log_volume(self, theta: Array) -> tuple[float, Array]:
-        """log |d Sigma / d theta| but for a constant: Sigma_ij = s_i s_j R_ij, R from atanh of partial correlations.
+    def _log_volume(self, theta: Array) -> Array:
+        """log |d Sigma / d theta| but for a constant: Sigma_ij = s_i s_j R_ij, R from atanh of partial correlations."""
+        count = len(self._free)
+        bent = _log_cosh(theta[:, count:]) @ (2.0 + self._depths) if self.correlations else 0.0
+        return np.asarray((len(self.sds) + 1.0) * theta[:, :count].sum(axis=1) - bent)
 
-        And its gradient.
-        """
-        count, k = len(self._free), len(self.sds)
-        slope = np.full(len(theta), k + 1.0)
-        total = float((k + 1.0) * theta[:count].sum())
-        if self.correlations:
-            total -= float((2.0 + self._depths) @ _log_cosh(theta[count:]))
-            slope[count:] = -(2.0 + self._depths) * np.tanh(theta[count:])
-        return total, slope
+    def _volume_slopes(self, theta: Array) -> Array:
+        count = len(self._free)
+        correlations = -(2.0 + self._depths) * np.tanh(theta[count:]) if self.correlations else theta[count:]
+        return np.append(np.full(count, len(self.sds) + 1.0), correlations)
 
     def _roots(self, theta: Array) -> Array:
         """Of the covariances of the columns as they are written, at many points: (S, k, k)."""
@@ -243,11 +248,15 @@ class GroupCovariance(ParameterBlock):
             value, slope = self.sds[i].log_prior(theta[place : place + 1])
             total, gradient[place] = total + value, slope[0]
         if self.correlations:
-            # A partial correlation r has density (1 - r^2)^(b - 1), b = eta + depth; dr = (1 - r^2) dtheta.
-            b, r = self.prior.eta + 0.5 * self._depths, theta[count:]
-            total += float((-2.0 * b * _log_cosh(r) - (2.0 * b - 1.0) * math.log(2.0) - betaln(b, b)).sum())
-            gradient[count:] = -2.0 * b * np.tanh(r)
-        return total, gradient
+            gradient[count:] = -2.0 * (self.prior.eta + 0.5 * self._depths) * np.tanh(theta[count:])
+        return total + float(self._log_correlations(theta[count:])), gradient
+
+    def _log_correlations(self, theta: Array) -> Array:
+        """A partial correlation r has density (1 - r^2)^(b - 1), b = eta + depth; dr = (1 - r^2) dtheta."""
+        if not self.correlations:
+            return np.zeros(theta.shape[:-1])
+        b = self.prior.eta + 0.5 * self._depths
+        return np.asarray(-2.0 * _log_cosh(theta) @ b - ((2.0 * b - 1.0) * math.log(2.0) + betaln(b, b)).sum())
 
     def reported(self, theta: Array) -> Array:
         if not (self.correlations or self.mix.size):

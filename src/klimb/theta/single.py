@@ -205,6 +205,12 @@ class PositiveParameter(SupportedParameter):
         value = math.exp(theta[0])
         return self.prior.log_density(value) + float(theta[0]), np.array([self.prior.slope(value) + 1.0])
 
+    def log_densities(self, theta: Array) -> Array:
+        """The log prior of many thetas."""
+        if isinstance(self.prior, PositivePrior) and self.prior.many:
+            return np.asarray(self.prior.log_density(np.exp(theta)) + theta)
+        return np.array([self.log_density(one) for one in theta[:, None]])
+
     @property
     def power(self) -> float:  # type: ignore[override]
         return min(float(getattr(self.prior, "power", 1.0)), 1.0)

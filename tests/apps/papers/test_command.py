@@ -76,7 +76,7 @@ def test_all_goes_on_without_what_is_missing(tmp_path: Path, capsys: pytest.Capt
         begun.append(key)
         raise InputError(f"the data set of {key}", "no such file", "Put it there.")
 
-    monkeypatch.setattr("klimb.apps.papers.runner.run", noted)
+    monkeypatch.setattr("klimb.apps.papers.experiment.run", noted)
     assert run(["reproduce", "all", "--quick", "--out", str(tmp_path)]) == 1
     assert begun == list(EXPERIMENTS)
     assert capsys.readouterr().err.count("no such file") == len(EXPERIMENTS)
@@ -111,7 +111,7 @@ def test_interrupted(small_data: Path, tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_without_matplotlib(small_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
                             monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("klimb.apps.papers.runner.can_draw", lambda: False)
+    monkeypatch.setattr("klimb.apps.papers.experiment.can_draw", lambda: False)
     monkeypatch.setattr("klimb.apps.papers.pictures.can_draw", lambda: False)
     assert run(["reproduce", "S-figure1", "--quick", "--data", str(small_data), "--out", str(tmp_path)]) == 0
     assert "klimb[plot]" in capsys.readouterr().err

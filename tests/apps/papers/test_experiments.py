@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from klimb.apps.papers import EXPERIMENTS, run
-from klimb.apps.papers.experiment import Experiment, Job, PaperTable, canonical
-from klimb.apps.papers.runner import SCHEMA, Record, shown
+from klimb.apps.papers.experiment import SCHEMA, Experiment, Job, PaperTable, Record, canonical, shown
 from klimb.errors import InputError
 from klimb.report.records import to_json
 
@@ -44,9 +43,9 @@ def test_every_entry_runs(key: str, small_data: Path, tmp_path: Path, monkeypatc
     assert picture.exists() == (experiment.draw is not None)
     if experiment.draw is not None:
         assert picture.read_bytes()[:4] == b"\x89PNG"
-        assert len(experiment.caption) > 40
+        assert len(EXPERIMENTS[key].caption) > 40
     again: list[tuple[str, int, int]] = []
-    monkeypatch.setattr("klimb.apps.papers.runner.can_draw", lambda: False)  # drawn once is enough
+    monkeypatch.setattr("klimb.apps.papers.experiment.can_draw", lambda: False)  # drawn once is enough
     run(key, data=small_data, out=tmp_path, size="tiny", hear=lambda *note: again.append(note))
     assert again == [seen[-1]]  # nothing is done twice
 
@@ -76,8 +75,8 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     one = Experiment(lambda library, size: [job(name) for name in "abcd"],
                      lambda results: [PaperTable("t", ("job",), tuple((name,) for name in results))])
     monkeypatch.setitem(EXPERIMENTS, "G-test", type("E", (), {
-        "title": "four jobs", "data": (), "experiment": lambda self: one})())
-    monkeypatch.setattr("klimb.apps.papers.runner.canonical", lambda key: "G-test")
+        "title": "four jobs", "data": (), "caption": "", "remarks": (), "experiment": lambda self: one})())
+    monkeypatch.setattr("klimb.apps.papers.experiment.canonical", lambda key: "G-test")
     return done
 
 
@@ -165,7 +164,7 @@ def test_a_record_of_another_run(tmp_path: Path) -> None:
 
 
 def test_no_picture_without_matplotlib(small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("klimb.apps.papers.runner.can_draw", lambda: False)
+    monkeypatch.setattr("klimb.apps.papers.experiment.can_draw", lambda: False)
     record = run("S-figure1", data=small_data, out=tmp_path, size="tiny")
     assert record.finished
     assert not list(tmp_path.glob("*.png"))

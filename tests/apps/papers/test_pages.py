@@ -10,7 +10,7 @@ import pytest
 from tools.papers_pages import BLOCK, filled
 
 from klimb.apps.papers import EXPERIMENTS
-from klimb.apps.papers.runner import SCHEMA
+from klimb.apps.papers.experiment import SCHEMA
 from klimb.errors import InputError
 
 

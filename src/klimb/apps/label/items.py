@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import groupby
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -108,7 +108,8 @@ def tf_idf(texts: Sequence[str], *, least: int = 2, most: int = LARGEST_VOCABULA
 
 def _count(texts: Sequence[str], tell: Callable[[int], None] | None) -> tuple[dict[str, int], Any]:
     """Every normal form with its number, in order of appearance, and how often each text has it."""
-    numbers = _Numbers()
+    forms: dict[str, int] = {}
+    number = cache(lambda word: forms.setdefault(normal_form(word), len(forms)))  # a spelling is looked at once
     places, ends = array("q"), array("q", [0])
     words, unspaced = _patterns()
     for row, text in enumerate(texts):
@@ -118,28 +119,15 @@ def _count(texts: Sequence[str], tell: Callable[[int], None] | None) -> tuple[di
             found = [word for word, _, _ in spans(text)]
         else:
             found = words.findall(text)
-        places.extend(map(numbers.__getitem__, found))
+        places.extend(map(number, found))
         ends.append(len(places))
         if tell is not None and row % 2000 == 1999:
             tell(row + 1)
     columns = np.frombuffer(places, np.int64) if places else np.zeros(0, np.int64)
     X = scipy_sparse.csr_matrix((np.ones(columns.size), columns, np.frombuffer(ends, np.int64)),
-                                shape=(len(texts), len(numbers.forms)))
+                                shape=(len(texts), len(forms)))
     X.sum_duplicates()
-    return numbers.forms, X
-
-
-@final
-class _Numbers(dict[str, int]):
-    """The number of each spelling; one that is new is brought into normal form, once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.forms: dict[str, int] = {}
-
-    def __missing__(self, word: str) -> int:
-        number = self[word] = self.forms.setdefault(normal_form(word), len(self.forms))
-        return number
+    return forms, X
 
 
 class LabelItems(NamedTuple):

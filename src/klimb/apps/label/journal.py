@@ -131,7 +131,10 @@ class Journal:
             if durable:
                 os.fsync(self._file)
         except OSError as error:
-            self._cut()
+            try:  # back to the last line that is whole; should even this fail, the line is torn, and reading says so
+                os.ftruncate(self._file, self._size)
+            except OSError:
+                self.close()
             raise NotSaved(f"{self.path}: {error.strerror or error}. Nothing was recorded; make room or check the disk,"
                            " and answer again.") from error
         self._size += len(line)
@@ -149,13 +152,6 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _cut(self) -> None:
-        """Back to the last line that is whole. Should even this fail, the line is torn, and reading will say so."""
-        try:
-            os.ftruncate(self._file, self._size)
-        except OSError:
-            self.close()
 
     @property
     def torn_path(self) -> Path:

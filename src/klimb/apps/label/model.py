@@ -38,20 +38,13 @@ OWN = 0.1  # r, the share of the words themselves in the prior variance
 EXTRA, PASSES = 10, 4  # of the randomised search for directions
 
 
-class FeaturePool(NamedTuple):
-    """Features for the model, and how its weights become weights of words and columns."""
-
-    features: Any
-    per_name: Callable[[Array], Array]
-
-
-def pool_of(items: LabelItems) -> FeaturePool:
-    """The features of the items that can be asked."""
+def pool_of(items: LabelItems) -> tuple[Any, Callable[[Array], Array]]:
+    """Features of the items that can be asked, and how weights of the model become weights of words and columns."""
     plain = items.features if len(items.askable) == items.n else items.features[items.askable]
     words = len(items.vocabulary.words) if items.vocabulary else 0
     count = min(MOST_DIRECTIONS, plain.shape[0] // TEXTS_PER_DIRECTION, words // 2)
     if count < 2:
-        return FeaturePool(plain, lambda weights: weights)
+        return plain, lambda weights: weights
     X, columns = plain[:, :words], plain[:, words:]
     V = main_directions(X, count)
     Z = np.asarray(X @ V)
@@ -63,7 +56,7 @@ def pool_of(items: LabelItems) -> FeaturePool:
         return np.concatenate([near * (V @ b) + own * w, of_columns])
 
     parts = [scipy_sparse.csr_matrix(near * Z), own * X, columns]
-    return FeaturePool(scipy_sparse.hstack(parts, format="csr"), per_name)
+    return scipy_sparse.hstack(parts, format="csr"), per_name
 
 
 def main_directions(X: Any, count: int, seed: int = 0) -> Array:

@@ -28,8 +28,8 @@ from klimb.active.marginals import Pending
 from klimb.active.pool import as_pool, row_vector, take_rows
 from klimb.active.scores import Candidates, as_score
 from klimb.apps.papers.data import Library, TrainTest, split_rows
-from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size, by_parts
-from klimb.apps.papers.pictures import BLUE, GREEN, GREY, INK, ORANGE, PINK, letter, panels
+from klimb.apps.papers.experiment import EXPERIMENTS, Experiment, Found, Job, Results, Size, by_parts
+from klimb.apps.papers.pictures import BLUE, GREEN, GREY, INK, ORANGE, PINK, PaperTable, letter, panels
 from klimb.apps.papers.products import newton
 from klimb.infer.loop import infer
 from klimb.infer.matrixfree.inner import BoundTarget, Engine, best_mean
@@ -141,32 +141,15 @@ class ActivePanel(NamedTuple):
     initial: int
     block: int  # the paper's K
     most: dict[Size, int]  # labels at the end
-    train: int | None  # rows of the pool, drawn anew for each seed; None: the official training set
+    train: int | None = None  # rows of the pool, drawn anew for each seed; None: the official training set
     k: int | None = None  # Lanczos vectors of the paper's algorithm, where it is run
 
 
 MOST_POINTS = 100  # of a curve
 PAPERS_MOST = 1001  # labels that the paper's algorithm is followed to
 SEEDS: dict[Size, int] = {"full": 5, "quick": 2, "tiny": 1}
-PANELS = (
-    ActivePanel("a9a-gaussian", "a9a", "a9a, Gaussian prior", "gaussian", 1.0, 1.0, 100, 3,
-                {"full": 3001, "quick": 190, "tiny": 29}, 16_000, 80),
-    ActivePanel("a9a-laplace", "a9a", "a9a, Laplace prior", "laplace", 1.0, 0.5, 100, 3,
-                {"full": 3001, "quick": 160, "tiny": 29}, 16_000, 80),
-    ActivePanel("imdb", "imdb", "imdb (for real-sim)", "gaussian", 9.0, 1.0, 500, 20,
-                {"full": 2000, "quick": 540, "tiny": 40}, 10_000),
-    ActivePanel("farm_ads", "farm_ads", "farm ads (for rcv1)", "gaussian", 9.0, 1.0, 100, 20,
-                {"full": 1000, "quick": 160, "tiny": 40}, 2900),
-    ActivePanel("reuters", "reuters", "Reuters (for rcv1)", "gaussian", 9.0, 1.0, 100, 20,
-                {"full": 800, "quick": 160, "tiny": 40}, None),
-    ActivePanel("rcv1", "rcv1_small", "rcv1, 1,500 texts", "gaussian", 9.0, 1.0, 100, 20,
-                {"full": 400, "quick": 160, "tiny": 40}, 1000, 750),
-    ActivePanel("rcv1-laplace", "rcv1_small", "rcv1, Laplace prior", "laplace", 9.0, float(np.sqrt(4.5)), 100, 20,
-                {"full": 400, "quick": 120, "tiny": 40}, 1000),
-)
-# rows, their q+ / q-, columns and nonzeros as [N] prints them, by the sets that are here in their place
-DATA = {"a9a": ("a9a", 32_561, 0.32, 123, 451_592), "imdb": ("real-sim", 72_201, 0.44, 20_958, 3_709_083),
-        **dict.fromkeys(("farm_ads", "reuters", "rcv1_small"), ("rcv1", 677399, 1.1, 42736, 49556258))}
+PANELS = tuple(ActivePanel(**panel) for panel in EXPERIMENTS["N-figure2"].settings["panels"])
+DATA = EXPERIMENTS["N-figure2"].settings["printed"]
 
 
 @lru_cache(maxsize=4)

@@ -17,8 +17,8 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from klimb.apps.papers.data import Library
-from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size, by_parts
-from klimb.apps.papers.pictures import GREEN, GREY, NOTHING, ORANGE, RED, SKY, letter, panels, seconds
+from klimb.apps.papers.experiment import Experiment, Found, Job, Results, Size, by_parts
+from klimb.apps.papers.pictures import GREEN, GREY, NOTHING, ORANGE, RED, SKY, PaperTable, letter, panels, seconds
 from klimb.boosting.api import boost
 from klimb.boosting.gaussians import LOG_2PI, Gaussians, log_mixture, mixture_moments, mixture_slopes, nodes
 from klimb.boosting.target import LogDensity

@@ -11,8 +11,8 @@ import numpy as np
 
 from klimb import sites
 from klimb.apps.papers.data import Library
-from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size, by_parts
-from klimb.apps.papers.pictures import NOTHING
+from klimb.apps.papers.experiment import Experiment, Found, Job, Results, Size, by_parts
+from klimb.apps.papers.pictures import NOTHING, PaperTable
 from klimb.errors import NotPositiveDefiniteError
 from klimb.infer.minibatch import FactorisedGaussian
 from klimb.infer.rows import SiteSums, block_sums, fit_by_sums

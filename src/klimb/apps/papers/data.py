@@ -13,7 +13,6 @@ import lzma
 import os
 import zipfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO, TypeAlias, final
 
@@ -160,13 +159,11 @@ def read_npz(path: Path) -> DataSet:
     return DataSet(X, arrays["y"].astype(np.float64), train)
 
 
-@final
-@dataclass(frozen=True)
-class Published:
+class Published(NamedTuple):
     """Where a data set is published, and how it is read from files (each may be compressed) that together are it."""
 
     where: str
-    forms: Forms = field(default_factory=dict)
+    forms: Forms = {}  # noqa: RUF012 (never written to)
 
 
 def _joined(parts: Sequence[tuple[Any, Array]]) -> DataSet:

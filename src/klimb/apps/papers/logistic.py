@@ -14,8 +14,8 @@ import numpy as np
 
 from klimb import latents, methods, sites, steps
 from klimb.apps.papers.data import DataSet, Library, TrainTest, halves, split_rows
-from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size, by_parts
-from klimb.apps.papers.pictures import BLUE, GREEN, INK, NOTHING, ORANGE, PINK, panels, seconds, with_error
+from klimb.apps.papers.experiment import EXPERIMENTS, Experiment, Found, Job, Results, Size, by_parts
+from klimb.apps.papers.pictures import BLUE, GREEN, INK, NOTHING, ORANGE, PINK, PaperTable, panels, seconds, with_error
 from klimb.infer.loop import infer
 from klimb.linalg.matrix import as_design
 from klimb.numerics.arrays import Array
@@ -33,17 +33,8 @@ FIT: dict[str, Callable[..., Any]] = {
     "proximal": partial(infer, step=steps.Proximal(0.25), tol=STOP, max_iter=2000),
     "default": infer,
 }
-
-
-PAPER = {  # negative log marginal likelihood, log-loss, time
-    ("a1a", "MAP"): (NOTHING, "0.499", "27 s"), ("a1a", "mean-field"): ("792.8", "0.505", "21 s"),
-    ("a1a", "Cholesky"): ("590.1", "0.488", "12 min"), ("a1a", "proximal"): ("590.1", "0.488", "7 min"),
-    ("colon", "MAP"): (NOTHING, "0.78 (0.01)", "7 s"),
-    ("colon", "mean-field"): ("18.35 (0.11)", "0.78 (0.01)", "15 min"),
-    ("colon", "proximal"): ("15.82 (0.13)", "0.70 (0.01)", "18 min"),
-    ("gisette", "MAP"): (NOTHING, "0.112", "5 s"), ("gisette", "mean-field"): ("1275.7", "0.258", "22 min"),
-    ("gisette", "proximal"): ("608.5", "0.140", "13 h"),
-}
+PAPER = {**EXPERIMENTS["A-table2"].settings["printed"], **EXPERIMENTS["B-table2"].settings["printed"]}
+PRINTED = EXPERIMENTS["A-table1"].settings["printed"]
 
 
 def official(library: Library, name: str, seed: int) -> TrainTest:
@@ -169,7 +160,7 @@ def table(results: Results, title: str) -> list[PaperTable]:
     rows = []
     for name, method in dict.fromkeys(key[:2] for key in parts):
         records = [found for key, found in parts.items() if key[:2] == (name, method)]
-        printed = PAPER.get((name, method), (NOTHING, NOTHING, NOTHING))
+        printed = PAPER.get(name, {}).get(method, (NOTHING, NOTHING, NOTHING))
         evidence = [record["negative_bound"][record["chosen"]] for record in records if "negative_bound" in record]
         loss = [record["loss"][record["chosen"]] for record in records]
         delta = np.mean([record["log10_delta"][record["chosen"]] for record in records])
@@ -226,19 +217,6 @@ def _ends(parts: dict[tuple[str, ...], Found], name: str, key: str, unit: float)
     return 0.94 * low, 1.06 * high
 
 
-L_AND_SIGMA = "log l, log sigma = linspace(-1, 6, 15)"
-PRINTED = {  # model, N, D, share to train on, splits, grid
-    "a1a": ("logistic regression", 32_561, 123, "5%", 1, "delta = logspace(-3, 1, 30)"),
-    "colon": ("logistic regression", 62, 2000, "50%", 10, "delta = logspace(0, 6, 30)"),
-    "ionosphere": ("process, classes", 351, 34, "50%", 10, L_AND_SIGMA),
-    "sonar": ("process, classes", 208, 60, "50%", 10, L_AND_SIGMA),
-    "usps_3vs5": ("process, classes", 1540, 256, "50%", 5, L_AND_SIGMA),
-    "boston": ("process, Laplace noise", 506, 13, "50%", 10, f"{L_AND_SIGMA}, log b = linspace(-5, 1, 2)"),
-    "triazines": ("process, Laplace noise", 186, 60, "50%", 10, f"{L_AND_SIGMA}, log b = linspace(-5, 1, 2)"),
-    "space_ga": ("process, Laplace noise", 3106, 6, "50%", 1, f"{L_AND_SIGMA}, log b = linspace(-5, 1, 2)"),
-}
-
-
 def look(library: Library, name: str, _: Results) -> Found:
     """Shape, target, and what may surprise: repeated rows, constant columns."""
     data = library.load(name)
@@ -246,11 +224,6 @@ def look(library: Library, name: str, _: Results) -> Found:
     return {"rows": X.shape[0], "columns": X.shape[1], "positive": int((data.y > 0).sum()),
             "repeated_rows": int(len(X) - len(np.unique(X, axis=0))),
             "constant_columns": int((X.min(axis=0) == X.max(axis=0)).sum())}
-
-
-def plan_data(library: Library, size: Size) -> list[Job]:
-    """[A] Table 1: one look at every set."""
-    return [Job(name, partial(look, library, name)) for name in PRINTED]
 
 
 def data_tables(results: Results) -> list[PaperTable]:
@@ -265,7 +238,7 @@ def data_tables(results: Results) -> list[PaperTable]:
     return [PaperTable("[A] Table 1: data sets and grids", heads, tuple(rows), left=3)]
 
 
-TABLE1 = Experiment(plan_data, data_tables)
+TABLE1 = Experiment(lambda library, size: [Job(name, partial(look, library, name)) for name in PRINTED], data_tables)
 TABLE2 = Experiment(plan_table2, lambda results: table(results, "[A] Table 2: Bayesian logistic regression"), draw)
 GISETTE = Experiment(
     plan_gisette, lambda results: table(results, "[B] Table 2: Gisette, or what stands in for it"), draw)

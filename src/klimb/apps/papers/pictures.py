@@ -6,10 +6,9 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 from klimb._files import draft_of
-from klimb.apps.papers.experiment import PaperTable
 
 NOTHING = "-"  # a cell without a figure
 # Okabe and Ito's colours (2008), told apart under every common form of colour blindness; markers differ as well.
@@ -22,6 +21,15 @@ STYLE: Any = {"font.size": 10.0, "axes.titlesize": 11.0, "axes.labelsize": 10.0,
 DPI = 120
 NEEDS_MATPLOTLIB = ("no picture: matplotlib is not installed. Run python -m pip install 'klimb[plot]' and the same"
                     " command again; nothing is computed twice.")
+
+
+class PaperTable(NamedTuple):
+    """Cells ready to be shown; the first ``left`` columns are text."""
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    left: int = 1
 
 
 def as_markdown(one: PaperTable) -> str:

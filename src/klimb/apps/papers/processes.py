@@ -18,24 +18,14 @@ import numpy as np
 
 from klimb import kernels, latents, methods, sites, steps
 from klimb.apps.papers.data import Library, TrainTest, halves
-from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size, by_parts
-from klimb.apps.papers.pictures import BLUE, INK, NOTHING, ORANGE, PINK, panels, seconds, with_error
+from klimb.apps.papers.experiment import EXPERIMENTS, Experiment, Found, Job, Results, Size, by_parts
+from klimb.apps.papers.pictures import BLUE, INK, NOTHING, ORANGE, PINK, PaperTable, panels, seconds, with_error
 from klimb.infer.loop import infer
 from klimb.models.evidence import optimise
 from klimb.models.gp import gp
 from klimb.numerics.arrays import Array
 
-# What [A] prints for a data set: splits, log-loss of Laplace, EP and proximal, and their times.
-CLASSIFICATION = {
-    "sonar": (10, (0.410, 0.341, 0.317), ("4 s", "45 s", "63 s")),
-    "ionosphere": (10, (0.285, 0.234, 0.230), ("10 s", "3.8 min", "3.6 min")),
-    "usps_3vs5": (5, (0.101, 0.065, 0.055), ("1 min", "1 h", "1 h")),
-}
-REGRESSION = {
-    "triazines": (10, (1.35, 1.36, 1.35), ("10 s", "8 min", "14 min")),
-    "boston": (10, (1.03, 0.300, 0.310), ("0.4 min", "25 min", "61 min")),
-    "space_ga": (1, (1.01, 0.767, 0.742), ("2 min", "5 h", "11 h")),
-}
+CLASSIFICATION, REGRESSION = EXPERIMENTS["A-table3"].settings["printed"].values()  # splits, log-losses, times
 SETS = CLASSIFICATION | REGRESSION
 GRID = np.linspace(-1.0, 6.0, 15)  # log l, and log sigma: [A] Table 1
 FEW, MANY = np.linspace(-5.0, 1.0, 4), np.linspace(-5.0, 1.0, 15)  # log b; printed is linspace(-5, 1, 2), the ends
@@ -159,13 +149,10 @@ def by_gradient(library: Library, name: str, seed: int) -> Found:
     """Hyperparameters by L-BFGS on the bound, from one start for all: lengthscale sqrt(D), amplitude 2 or 1."""
     half = split(library, name, seed)
     begin = time.process_time()
-    classification = name in CLASSIFICATION
-    kernel = kernels.RBF(variance=4.0 if classification else 1.0, lengthscale=float(np.sqrt(half.X.shape[1])))
-    if classification:
-        model = gp(kernel, half.X, sites.Logistic())
-    else:
-        model = gp(kernel, half.X, sites.Laplace(0.3), learn="scale")
-    best = optimise(model, half.y)
+    classes = name in CLASSIFICATION
+    variance, site, learn = (4.0, sites.Logistic(), ()) if classes else (1.0, sites.Laplace(0.3), "scale")
+    kernel = kernels.RBF(variance=variance, lengthscale=float(np.sqrt(half.X.shape[1])))
+    best = optimise(gp(kernel, half.X, site, learn=learn), half.y)
     m, v = best.latents(half.X_test).moments()
     return {"loss": log_loss(best.model.new_site(), m, v, half.y_test), "bound": float(best.bound),
             "seconds": time.process_time() - begin, "failed": int(not best.converged), "cells": 1,
@@ -174,24 +161,18 @@ def by_gradient(library: Library, name: str, seed: int) -> Found:
 
 def wanted(name: str, size: Size) -> dict[str, int]:
     """Methods and the number of splits for each."""
-    splits = SETS[name][0]
-    classification = name in CLASSIFICATION
+    splits, large = SETS[name][0], name in ("usps_3vs5", "space_ga")
     # The curvature of Laplace noise at its mode is zero or infinite: there is no Laplace approximation of it.
-    laplace = {"laplace": splits} if classification else {}
+    rules: tuple[str, ...] = ("laplace", "ep", "default") if name in CLASSIFICATION else ("ep", "default")
     if size == "tiny":
-        return {**dict.fromkeys(laplace, 1), "ep": 1, "default": 1, "gradient": 1, "proximal": 1, "proximal-chosen": 1}
+        return dict.fromkeys((*rules, "gradient", "proximal", "proximal-chosen"), 1)
     if size == "quick":
-        if name in ("usps_3vs5", "space_ga"):
-            return {"gradient": 1}
-        return {**dict.fromkeys(laplace, 2), "ep": 1, "default": 2, "gradient": 2, "proximal": 1}
-    if name == "space_ga":
-        return {"ep-coarse": 1, "default-coarse": 1, "gradient": 1, "proximal-chosen": 1}
-    if name == "usps_3vs5":  # Figure 1 has the whole grid of one split, with the proximal rule
-        return {"laplace-coarse": splits, "ep-coarse": splits, "default-coarse": splits, "gradient": splits,
-                "proximal-chosen": splits}
-    if name == "boston":  # 15 scales of the noise
-        return {"ep-coarse": splits, "default-coarse": splits, "gradient": splits, "proximal-coarse": 1}
-    return {**laplace, "ep": splits, "default": splits, "gradient": splits, "proximal-coarse": splits}
+        return {"gradient": 1} if large else {**dict.fromkeys(rules, 2), "ep": 1, "gradient": 2, "proximal": 1}
+    if large or name == "boston":  # which has 15 scales of the noise
+        rules = tuple(f"{rule}-coarse" for rule in rules)
+    # Figure 1 has the whole grid of one split of USPS, with the proximal rule.
+    found = dict.fromkeys((*rules, "gradient", "proximal-chosen" if large else "proximal-coarse"), splits)
+    return {**found, "proximal-coarse": 1} if name == "boston" else found
 
 
 def plan(library: Library, size: Size) -> list[Job]:

@@ -13,8 +13,8 @@ from scipy.special import expit
 
 from klimb import latents, sites, steps
 from klimb.apps.papers.data import Library
-from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size, by_parts
-from klimb.apps.papers.pictures import NOTHING, seconds
+from klimb.apps.papers.experiment import Experiment, Found, Job, Results, Size, by_parts
+from klimb.apps.papers.pictures import NOTHING, PaperTable, seconds
 from klimb.infer.loop import infer
 from klimb.linalg.krylov import solve
 from klimb.numerics.arrays import Array

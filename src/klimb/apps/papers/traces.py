@@ -21,8 +21,8 @@ import numpy as np
 
 from klimb import kernels, latents, methods, sites, steps
 from klimb.apps.papers.data import Library
-from klimb.apps.papers.experiment import Experiment, Found, Job, PaperTable, Results, Size, by_parts
-from klimb.apps.papers.pictures import BLUE, GREEN, GREY, INK, ORANGE, PINK, SKY, letter, panels
+from klimb.apps.papers.experiment import Experiment, Found, Job, Results, Size, by_parts
+from klimb.apps.papers.pictures import BLUE, GREEN, GREY, INK, ORANGE, PINK, SKY, PaperTable, letter, panels
 from klimb.infer.loop import infer
 from klimb.infer.problem import Problem
 from klimb.latents.base import Posterior
@@ -166,8 +166,8 @@ def traced(run: Callable[[Any], Any], cap: float) -> Found:
             "status": result.status.name.lower()}
 
 
-def plan_of(chosen: tuple[TracePanel, ...]) -> Callable[[Library, Size], list[Job]]:
-    """A job for every panel and rule."""
+def figure(title: str, *chosen: TracePanel) -> Experiment:
+    """A job for every panel and rule, and a row of seconds to arrive for every panel."""
     def plan(library: Library, size: Size) -> list[Job]:
         cap = {"full": 15.0, "quick": 2.0, "tiny": 0.1}[size]
         whole = {"full": None, "quick": 4000, "tiny": 60}[size]
@@ -182,7 +182,13 @@ def plan_of(chosen: tuple[TracePanel, ...]) -> Callable[[Library, Size], list[Jo
 
         return [job(panel, name) for panel in chosen for name in LINES]
 
-    return plan
+    def tables(results: Results) -> list[PaperTable]:
+        parts, best = by_parts(results), bests(results)
+        lines = tuple((panel, *(arrival(parts[panel, name], top) for name in LINES)) for panel, top in best.items())
+        return [PaperTable(f"{title}: CPU seconds to stay within {CLOSE:g} nats of the best bound",
+                           ("likelihood, data", *LINES), lines)]
+
+    return Experiment(plan, tables, draw)
 
 
 def bests(results: Results) -> dict[str, float]:
@@ -202,17 +208,6 @@ def arrival(trace: Found, best: float) -> str:
             return f"{best - trace['bound'][-1]:.1g} low"
         return _end(trace)
     return f"{trace['seconds'][away[-1] + 1 if away else 0]:.2g}"
-
-
-def table_of(title: str) -> Callable[[Results], list[PaperTable]]:
-    """Seconds to arrive, a row for every panel."""
-    def tables(results: Results) -> list[PaperTable]:
-        parts, best = by_parts(results), bests(results)
-        lines = tuple((panel, *(arrival(parts[panel, name], top) for name in LINES)) for panel, top in best.items())
-        return [PaperTable(f"{title}: CPU seconds to stay within {CLOSE:g} nats of the best bound",
-                           ("likelihood, data", *LINES), lines)]
-
-    return tables
 
 
 def draw(results: Results, path: Path) -> None:
@@ -248,19 +243,17 @@ def _end(trace: Found) -> str:
     return "" if status == "converged" else ENDS.get(status, status.replace("_", " "))
 
 
-FIGURE2 = Experiment(plan_of((
-    TracePanel("a9a", "logistic", 0.1), TracePanel("abalone", "Poisson", 0.1), TracePanel("space_ga", "Laplace", 0.1),
-    TracePanel("german", "logistic", 0.1), TracePanel("flares", "Poisson", 0.001),
-    TracePanel("boston", "Laplace", 0.1))), table_of("[S] Figure 2, GLMs"), draw)
-FIGURE3 = Experiment(plan_of((
-    TracePanel("german", "logistic"), TracePanel("flares", "Poisson"), TracePanel("boston", "Laplace"),
-    TracePanel("ionosphere", "logistic"), TracePanel("abalone", "Poisson"), TracePanel("stock", "Laplace"))),
-    table_of("[S] Figure 3, processes"), draw)
-FIGURE4 = Experiment(plan_of((
-    TracePanel("stock", "Laplace", inducing=True), TracePanel("space_ga", "Laplace", inducing=True))),
-    table_of("[S] Figure 4, 100 inducing points"), draw)
-FIGURE5 = Experiment(plan_of((TracePanel("boston", "Student-t"), TracePanel("stock", "Student-t"))),
-                     table_of("[S] Figure 5, Student-t noise"), draw)
+FIGURE2 = figure(
+    "[S] Figure 2, GLMs", TracePanel("a9a", "logistic", 0.1), TracePanel("abalone", "Poisson", 0.1),
+    TracePanel("space_ga", "Laplace", 0.1), TracePanel("german", "logistic", 0.1),
+    TracePanel("flares", "Poisson", 0.001), TracePanel("boston", "Laplace", 0.1))
+FIGURE3 = figure(
+    "[S] Figure 3, processes", TracePanel("german", "logistic"), TracePanel("flares", "Poisson"),
+    TracePanel("boston", "Laplace"), TracePanel("ionosphere", "logistic"), TracePanel("abalone", "Poisson"),
+    TracePanel("stock", "Laplace"))
+FIGURE4 = figure("[S] Figure 4, 100 inducing points", TracePanel("stock", "Laplace", inducing=True),
+                 TracePanel("space_ga", "Laplace", inducing=True))
+FIGURE5 = figure("[S] Figure 5, Student-t noise", TracePanel("boston", "Student-t"), TracePanel("stock", "Student-t"))
 
 
 def slope_sign(site: sites.Site, y: Array, m: Array, v: Array) -> Array:
@@ -285,12 +278,6 @@ def one_step(library: Library, model: str, rows: int, _: Results) -> Found:
     signs = slope_sign(site, np.ones(len(y)), m, posterior.v)
     return {"m": m.round(4), "v": posterior.v.round(4), "growing": int((signs > 0).sum()),
             "falling": int((signs < 0).sum())}
-
-
-def plan_signs(library: Library, size: Size) -> list[Job]:
-    """Two scatters; the maps behind them need no data."""
-    rows = {"full": 1000, "quick": 500, "tiny": 40}[size]
-    return [Job(model, partial(one_step, library, model, rows)) for model in ("GLM", "GP")]
 
 
 def sign_tables(results: Results) -> list[PaperTable]:
@@ -329,4 +316,6 @@ def draw_signs(results: Results, path: Path) -> None:
         axes[0, 0].legend(loc="upper center")
 
 
-FIGURE1 = Experiment(plan_signs, sign_tables, draw_signs)
+SCATTERED = {"full": 1000, "quick": 500, "tiny": 40}  # data of the two scatters; the maps behind them need none
+FIGURE1 = Experiment(lambda library, size: [Job(model, partial(one_step, library, model, SCATTERED[size]))
+                                            for model in ("GLM", "GP")], sign_tables, draw_signs)

@@ -51,20 +51,13 @@ def stream_parquet(source: Any, choose: Choice, options: ReadOptions, *, whole: 
         if isinstance(error, FileNotFoundError | PermissionError):
             raise
         raise InputError("a Parquet file", str(error).split("\n")[0], "Check the file, or its --format.") from error
-    header = tuple(file.schema_arrow.names)
+    header, first = tuple(file.schema_arrow.names), 0
     wanted = list(choose(header))
-    first = 0
-    parts: list[dict[str, Any]] = []
-    for batch in file.iter_batches(batch_size=max(256, options.cells // max(len(wanted), 1)), columns=wanted):
-        columns = {name: _from_arrow(batch.column(index), pa) for index, name in enumerate(batch.schema.names)}
-        if whole:
-            parts.append(columns)
-        else:
-            yield Table({name: columns[name] for name in wanted}, batch.num_rows, header, first)
-            first += batch.num_rows
-    if whole or first == 0:
-        joined = {name: np.concatenate([part[name] for part in parts]) if parts else np.zeros(0) for name in wanted}
-        yield Table(joined, sum(len(part[wanted[0]]) for part in parts) if wanted else file.metadata.num_rows, header)
+    size = max(256, options.cells // max(len(wanted), 1))
+    whole = whole or file.metadata.num_rows == 0
+    for piece in [file.read(wanted)] if whole else file.iter_batches(batch_size=size, columns=wanted):
+        yield Table({name: _from_arrow(piece.column(name), pa) for name in wanted}, piece.num_rows, header, first)
+        first += piece.num_rows
 
 
 def _pyarrow(done: str, instead: str) -> tuple[Any, Any]:
@@ -81,7 +74,7 @@ def _from_arrow(column: Any, pa: Any) -> Any:
     """float64 with NaN, bool, or objects with None."""
     kind = column.type
     if pa.types.is_dictionary(kind):
-        column, kind = column.dictionary_decode(), kind.value_type
+        column, kind = column.cast(kind.value_type), kind.value_type
     if pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind):
         return column.cast(pa.float64()).to_numpy(zero_copy_only=False)
     if (pa.types.is_boolean(kind) and column.null_count == 0) or pa.types.is_temporal(kind):

@@ -50,7 +50,7 @@ class TextColumn:
         self._rows = 0
         self._parts: list[Any] = []
         self._blank = 0  # rows so far that were missing, before the kind was known
-        self._levels: dict[str, int] = {}
+        self._words: dict[str, str | None] = {}  # as they are, None for what is missing
 
     def add(self, values: list[str]) -> None:
         """The next rows of the column."""
@@ -67,14 +67,8 @@ class TextColumn:
         """The rows added since the last call, as an array: float64, bool, or objects with None for missing."""
         parts, blank = self._parts, self._blank
         self._parts, self._blank = [], 0
-        if self.kind is None:
-            return np.full(blank, np.nan)
-        if self.kind == "text":
-            codes = np.concatenate([np.full(blank, -1, np.int64), *parts])
-            levels = np.array([*self._levels, None], dtype=object)  # a code of -1 finds the None
-            self._levels = {}
-            return levels[codes]
-        if self.kind == "boolean" and (blank or any(part.dtype == object for part in parts)):
+        if self.kind == "text" or (self.kind == "boolean" and (blank or any(part.dtype == object for part in parts))):
+            self._words = {}
             return np.concatenate([np.full(blank, None, object), *parts])
         start = [np.full(blank, np.nan)] if blank else []
         return np.concatenate([*start, *parts]) if parts or blank else np.zeros(0)
@@ -135,14 +129,9 @@ class TextColumn:
         return np.array(out, dtype=bool) if None not in out else np.array(out, dtype=object)
 
     def _text(self, values: list[str]) -> Any:
-        levels, missing = self._levels, self.options.missing
-        codes = [levels.setdefault(value, len(levels)) for value in values]
-        # Missing words get a code like any other, and lose it here: once per word, not once per row.
-        out = np.array(codes, dtype=np.int64)
-        for word in set(values):
-            if word.strip() in missing:
-                out[out == levels[word]] = -1
-        return out
+        words, missing = self._words, self.options.missing  # each is looked at, and stored, once
+        return np.array([words[word] if word in words else words.setdefault(
+            word, None if word.strip() in missing else word) for word in values], dtype=object)
 
 
 def guess_delimiter(lines: list[str]) -> str:

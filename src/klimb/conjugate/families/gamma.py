@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Self, final
 
 import numpy as np
-from scipy.special import betaincinv, digamma, gammaincinv, gammaln
+from scipy.special import betaincinv, digamma, gammaincinv, gammaln, logsumexp, softmax
 
 from klimb.conjugate.families.base import Family, NaturalPart, Naturals, generator, positive
 from klimb.errors import InputError, require
@@ -271,9 +271,7 @@ class Categorical(Family):
             super().__init__((np.maximum(np.log(p), -1e300),))
 
     def log_partition(self) -> Array:
-        logits = self.natural[0]
-        top = logits.max(-1)
-        return np.asarray(top + np.log(np.exp(logits - top[..., None]).sum(-1)))
+        return np.asarray(logsumexp(self.natural[0], axis=-1))
 
     def mean_parameters(self) -> Naturals:
         return (self.probabilities,)
@@ -284,9 +282,7 @@ class Categorical(Family):
     @property
     def mean(self) -> Array:
         """The probabilities: the mean of the indicators."""
-        logits = self.natural[0]
-        p = np.exp(logits - logits.max(-1, keepdims=True))
-        return np.asarray(p / p.sum(-1, keepdims=True))
+        return np.asarray(softmax(self.natural[0], axis=-1))
 
     probabilities = mean
 

@@ -207,7 +207,7 @@ class CountFactorisation(NamedTuple):
     def predict(self, i: Any, j: Any) -> Array:
         """The expected count at pairs (i, j)."""
         one = _Side(self.row_means[i], self.row_covariances[i])
-        return np.asarray(np.exp(_tilted(one, self.column_means[j], self.column_covariances[j]).log_e))
+        return np.asarray(np.exp(_tilted(one, self.column_means[j], self.column_covariances[j])[0]))
 
 
 class _Side(NamedTuple):
@@ -215,12 +215,6 @@ class _Side(NamedTuple):
 
     m: Array
     V: Array
-
-
-class _Tilted(NamedTuple):
-    log_e: Array  # inf where the expectation is infinite
-    g: Array
-    H: Array
 
 
 def poisson_factorisation(i: Any, j: Any, counts: Any, rank: int, *, variance: float = 1.0,
@@ -246,30 +240,28 @@ def poisson_factorisation(i: Any, j: Any, counts: Any, rank: int, *, variance: f
     rng = np.random.default_rng(seed)
     sides = [_Side(0.3 * rng.standard_normal((n, rank)), np.tile(0.1 * variance * np.eye(rank), (n, 1, 1)))
              for n in sizes]
-    constant, bounds = -float(gammaln(y + 1.0).sum()), list[float]()
-    for _ in range(max_iter):
+    constant, bounds, converged = -float(gammaln(y + 1.0).sum()), list[float](), False
+    while len(bounds) < max_iter and not converged:
         sides[0] = _half_sweep(sides[0], sides[1], first, second, y, variance)
         sides[1] = _half_sweep(sides[1], sides[0], second, first, y, variance)
         rows = _bounds(sides[0], sides[1], first, second, y, variance).sum()
         bounds.append(float(rows + constant - _divergence(sides[1], variance).sum()))
-        if len(bounds) > 1 and bounds[-1] - bounds[-2] <= tol:
-            break
-    converged = len(bounds) > 1 and bounds[-1] - bounds[-2] <= tol
-    return CountFactorisation(*sides[0], *sides[1], np.array(bounds), bool(converged))
+        converged = len(bounds) > 1 and bounds[-1] - bounds[-2] <= tol
+    return CountFactorisation(*sides[0], *sides[1], np.array(bounds), converged)
 
 
 def _half_sweep(side: _Side, other: _Side, own: Index, far: Index, y: Array, variance: float) -> _Side:
     """A Newton step on the means of one side, then T on its covariances at the new means."""
     n, k = side.m.shape
     b, B = other.m[far], other.V[far]
-    tilted = _tilted(_Side(side.m[own], side.V[own]), b, B)
-    e = np.exp(tilted.log_e)
-    pull = _summed(y[:, None] * b - e[:, None] * tilted.g, own, n) - side.m / variance
-    curve = _summed(e[:, None, None] * tilted.H, own, n) + np.eye(k) / variance
+    log_e, g, H = _tilted(_Side(side.m[own], side.V[own]), b, B)
+    e = np.exp(log_e)
+    pull = _summed(y[:, None] * b - e[:, None] * g, own, n) - side.m / variance
+    curve = _summed(e[:, None, None] * H, own, n) + np.eye(k) / variance
     step = np.linalg.solve(curve, pull[:, :, None])[:, :, 0]
     side = _halved(side, lambda t: _Side(side.m + t[:, None] * step, side.V), other, own, far, y, variance)
-    tilted = _tilted(_Side(side.m[own], side.V[own]), b, B)
-    wanted = _summed(np.exp(tilted.log_e)[:, None, None] * tilted.H, own, n) + np.eye(k) / variance  # [S] Eq. (8)
+    log_e, _, H = _tilted(_Side(side.m[own], side.V[own]), b, B)
+    wanted = _summed(np.exp(log_e)[:, None, None] * H, own, n) + np.eye(k) / variance  # [S] Eq. (8)
     now = np.linalg.inv(side.V)
 
     def towards(t: Array) -> _Side:
@@ -293,7 +285,7 @@ def _halved(side: _Side, path: Any, other: _Side, own: Index, far: Index, y: Arr
 
 def _bounds(side: _Side, other: _Side, own: Index, far: Index, y: Array, variance: float) -> Array:
     """What each member of ``side`` adds to the bound, without constants."""
-    log_e = _tilted(_Side(side.m[own], side.V[own]), other.m[far], other.V[far]).log_e
+    log_e = _tilted(_Side(side.m[own], side.V[own]), other.m[far], other.V[far])[0]
     fit = y * np.einsum("ek,ek->e", side.m[own], other.m[far]) - np.exp(np.minimum(log_e, 700.0))
     return _summed(fit, own, len(side.m)) - _divergence(side, variance)
 
@@ -304,8 +296,8 @@ def _divergence(side: _Side, variance: float) -> Array:
     return np.asarray(0.5 * (trace / variance - k + k * np.log(variance) - np.linalg.slogdet(side.V)[1]))
 
 
-def _tilted(side: _Side, b: Array, B: Array) -> _Tilted:
-    """log E e^(u'v), and the moments that its derivatives are made of, for pairs of Gaussians."""
+def _tilted(side: _Side, b: Array, B: Array) -> tuple[Array, Array, Array]:
+    """log E e^(u'v), inf where it is infinite, and the moments g and H of its derivatives, for pairs of Gaussians."""
     precision = np.linalg.inv(side.V)
     P = precision - B
     finite = np.linalg.eigvalsh(P)[:, 0] > 0
@@ -316,7 +308,7 @@ def _tilted(side: _Side, b: Array, B: Array) -> _Tilted:
     squares = np.einsum("ek,ek->e", natural + b, t) - np.einsum("ek,ek->e", natural, side.m)
     log_e = 0.5 * (squares + np.linalg.slogdet(precision)[1] - np.linalg.slogdet(P)[1])
     g = b + np.einsum("ekl,el->ek", B, t)
-    return _Tilted(np.where(finite, log_e, np.inf), g, g[:, :, None] * g[:, None, :] + B + B @ cov @ B)
+    return np.where(finite, log_e, np.inf), g, g[:, :, None] * g[:, None, :] + B + B @ cov @ B
 
 
 def _summed(values: Array, index: Index, n: int) -> Array:
