@@ -224,6 +224,10 @@ class DenseWeights(WeightPosterior):
     root: Array
     cubes: Array = field(default_factory=lambda: np.zeros((0, 0)))
 
+    def __post_init__(self) -> None:
+        # The order in which files hold it: products of another order round differently on some processors.
+        object.__setattr__(self, "root", np.ascontiguousarray(self.root))
+
     @cached_property
     def _upper(self) -> bool:
         return self.root.shape == (self.size, self.size) and not np.tril(self.root, -1).any()
