@@ -80,6 +80,7 @@ class CheckView:
         first = np.random.default_rng(SEED).choice(len(rows) // 2, MOST_ROWS // 2, replace=False)
         return np.asarray(rows[np.sort(np.concatenate([2 * first, 2 * first + 1]))])
 
+    @cached_property
     def hardest(self) -> CheckView:
         """The same with the rows that the others predict worst; itself where all rows are looked at."""
         density = self.fit.data_loo.log_density
@@ -123,8 +124,8 @@ class CheckView:
         return self.fit.model.likelihood.response
 
     def by_class(self) -> list[CheckView]:
-        """The view of every class by itself; this one where there are none."""
-        return [CheckView(self.fit, number) for number in range(self.n_classes)]
+        """The view of every class by itself, this one being that of the first."""
+        return [self, *(CheckView(self.fit, number) for number in range(1, self.n_classes))]
 
     @property
     def n_classes(self) -> int:
@@ -155,12 +156,14 @@ class CheckView:
         """(y - mean) / sd, of each row from the others."""
         return np.asarray((self.y - self.loo.mean) / np.sqrt(np.maximum(self.loo.variance, 1e-300)))
 
-    def moment(self, power: int) -> float:
-        """Of the residuals, centred and in their own sds."""
+    @cached_property
+    def moments(self) -> tuple[float, float]:
+        """Skewness and excess kurtosis of the residuals."""
         assert self.residuals is not None
-        centred = self.residuals - float(self.counts @ self.residuals) / self.n
-        sd = np.sqrt(float(self.counts @ centred**2) / self.n)
-        return float(self.counts @ (centred / max(sd, 1e-300)) ** power) / self.n
+        centred, share = self.residuals - float(self.counts @ self.residuals) / self.n, self.counts / self.n
+        squares = centred**2
+        variance = max(float(share @ squares), 1e-300)
+        return float(share @ (squares * centred)) / variance**1.5, float(share @ squares**2) / variance**2 - 3.0
 
     @cached_property
     def n_free(self) -> float:
@@ -181,18 +184,22 @@ class CheckView:
     @cached_property
     def leverage(self) -> Array:
         """The share of each row's own prediction that the row itself decides, between 0 and 1."""
-        q = self.posterior
-        h = (q.gamma * (q.v - q.latent.slack))[self.rows]
-        return np.asarray(np.clip(h / self.sites, 0.0, 0.99))
+        gamma, v, _ = self._own
+        return np.asarray(np.clip(gamma * v / self.sites, 0.0, 0.99))
+
+    @cached_property
+    def _own(self) -> tuple[Array, Array, Array]:
+        """gamma of each row, the variance of f that the weights explain, and the rest of it."""
+        q, rows = self.posterior, self.rows
+        slack = np.broadcast_to(q.latent.slack, q.v.shape)[rows]
+        return q.gamma[rows], q.v[rows] - slack, slack
 
     @cached_property
     def without(self) -> tuple[Array, Array]:
         """Mean and variance of f of each row, offset included, without one copy of it."""
-        q = self.posterior
-        a, gamma, slack = q.a[self.rows] / self.sites, q.gamma[self.rows] / self.sites, q.latent.slack
-        v = (q.v - slack)[self.rows]
-        own = v / np.maximum(1.0 - gamma * v, 1e-3)
-        return self.fitted - own * a, own + np.broadcast_to(slack, q.v.shape)[self.rows]
+        gamma, v, slack = self._own
+        own = v / np.maximum(1.0 - gamma / self.sites * v, 1e-3)
+        return self.fitted - own * (self.posterior.a[self.rows] / self.sites), own + slack
 
     @property
     def fitted(self) -> Array:
@@ -216,24 +223,32 @@ class CheckView:
 
     def score(self, columns: Array) -> ScoreTest:
         """The score test of columns at the rows, beside what the model has already."""
-        return self.scores([columns])[0]
+        return self.scores(columns[:, None])[0]
 
-    def scores(self, each: Sequence[Array]) -> list[ScoreTest]:
-        """The same for several sets of columns, each by itself."""
-        rows, first = self._cells
-        weights, found = self.fit.observed.weights, [ScoreTest(0.0, 0, 0.0, self.n)] * len(each)
+    def scores(self, each: Array) -> list[ScoreTest]:
+        """The same for several sets of columns, each by itself: (rows, sets, columns), where some may be 0."""
+        (rows, first), weights, found = self._cells, self.fit.observed.weights, []
         n = self.n if weights is None else float(weights[rows].sum())
-        for width in {columns.shape[1] for columns in each} - {0}:
-            places = [k for k, columns in enumerate(each) if columns.shape[1] == width]
-            columns = np.hstack([each[k][first] for k in places])
-            shape = len(rows), len(places), width
-            free = columns - self.posterior.factorised().smooth_rows(rows, self.posterior.gamma[rows, None] * columns)
-            statistics, sizes = self._scored(*(np.swapaxes(own.reshape(shape), 0, 1) for own in (columns, free)))
-            for k, statistic, size in zip(places, statistics.tolist(), sizes.tolist(), strict=True):
-                share = min(statistic / n, 0.999)  # a free scale would shrink
-                nats = -0.5 * np.log1p(-share) if self.fit.model.likelihood.scaled else 0.5 * share
-                found[k] = ScoreTest(statistic, size, float(nats) * self.fit.observed.total, n)
+        shape = len(rows), each.shape[1], each.shape[2]
+        columns = each[first].reshape(len(rows), -1)
+        free = columns - self.posterior.factorised().smooth_rows(rows, self.posterior.gamma[rows, None] * columns)
+        statistics, sizes = self._scored(*(np.swapaxes(own.reshape(shape), 0, 1) for own in (columns, free)))
+        for statistic, size in zip(statistics.tolist(), sizes.tolist(), strict=True):
+            share = min(statistic / n, 0.999)  # a free scale would shrink
+            nats = -0.5 * np.log1p(-share) if self.fit.model.likelihood.scaled else 0.5 * share
+            found.append(ScoreTest(statistic, size, float(nats) * self.fit.observed.total, n))
         return found
+
+    @cached_property
+    def curves(self) -> list[ScoreTest]:
+        """Of trends along the columns in the model, those left out, the order of the rows, and the prediction squared.
+        """
+        f, (inside, outside, _) = self.without[0], self.columns
+        columns = trend([*inside.values(), *outside.values(), self.fit.observed.places[self.rows].astype(np.float64)])
+        z = np.nan_to_num(np.clip((f - f.mean()) / f.std(), -3.0, 3.0))
+        # A cube of it is too like what the model has, and too much of it chance.
+        square = np.where(np.arange(DEGREE) == 0, z[:, None] ** 2, 0.0)
+        return self.scores(np.concatenate([columns, square[:, None]], axis=1))
 
     def _scored(self, columns: Array, free: Array) -> tuple[Array, Array]:
         """Statistics of columns (sets, rows, width), of which the model leaves something ``free``, and their sizes."""
@@ -302,7 +317,7 @@ class CheckView:
         good = np.isfinite(values)
         if np.ptp(values[good]) == 0.0 if good.any() else True:
             return True
-        return bool(abs(np.corrcoef(_ranks(values[good]), _ranks(self.y[good]))[0, 1]) > 0.99)
+        return bool(abs(np.corrcoef(_ranks(np.array([values[good], self.y[good]]))[0])[0, 1]) > 0.99)
 
     # -- what another likelihood would gain, at the means of this fit
 
@@ -350,20 +365,32 @@ def looked_at(rows: Codes, copies: Array | None) -> Codes:
     return np.asarray(np.repeat(rows, counts))
 
 
-def trend(values: Array) -> Array:
-    """Polynomials in the ranks of a column, (n, at most `DEGREE`), each with mean square near 1; 0 where missing."""
-    good = np.isfinite(values)
-    u = 2.0 * _ranks(values[good]) - 1.0
-    degree = min(DEGREE, len(np.unique(u)) - 1)
-    out = np.zeros((len(values), max(degree, 0)))
-    out[good] = np.polynomial.legendre.legvander(u, max(degree, 0))[:, 1:] * np.sqrt(2.0 * np.arange(1, degree + 1) + 1)
-    return out
+def trend(columns: Sequence[Array]) -> Array:
+    """Polynomials in the ranks of columns, (n, columns, `DEGREE`), each with mean square near 1.
+
+    They are 0 where a value is missing, and where there are too few values that differ for their degree.
+    """
+    values = np.array(columns)
+    places, distinct = _ranks(values)
+    u = 2.0 * places - 1.0
+    square, degrees = u**2, np.arange(1, DEGREE + 1)
+    out = np.array([u, 1.5 * square - 0.5, (2.5 * square - 1.5) * u, (4.375 * square - 3.75) * square + 0.375])
+    out *= (np.sqrt(2.0 * degrees + 1.0)[:, None] * (degrees[:, None] < distinct))[..., None]
+    out[:, ~np.isfinite(values)] = 0.0
+    return np.ascontiguousarray(out.T)
 
 
-def _ranks(values: Array) -> Array:
-    """Places between 0 and 1, the same for equal values."""
-    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
-    return np.asarray(((np.cumsum(count) - 0.5 * count) / max(len(values), 1))[place])
+def _ranks(values: Array) -> tuple[Array, Array]:
+    """Places between 0 and 1 within rows, the same for equal values, and how many differ; those of NaN are beyond 1."""
+    order = np.argsort(values, axis=1)
+    ordered, count = np.take_along_axis(values, order, axis=1), np.isfinite(values).sum(axis=1, keepdims=True)
+    new, middle = ordered[:, 1:] != ordered[:, :-1], np.arange(0.5, values.shape[1]) + np.zeros((len(values), 1))
+    for k in np.flatnonzero(~new.all(axis=1)):
+        ends = np.concatenate([[0], np.flatnonzero(new[k]) + 1, [values.shape[1]]])
+        middle[k] = np.repeat(0.5 * (ends[1:] + ends[:-1]), np.diff(ends))
+    places = np.empty(values.shape)
+    np.put_along_axis(places, order, middle / np.maximum(count, 1), axis=1)
+    return places, np.count_nonzero(np.isfinite(ordered[:, 1:]) & new, axis=1) + 1
 
 
 def _some(columns: dict[str, Array]) -> dict[str, Array]:

@@ -35,7 +35,8 @@ LEFT_NODES, MANY_ROWS = {1: (31, 15), 2: (11, 9), 3: (5, 5)}, 10
 MOST_LEFT = 2e6  # values of log p for that
 FEW_ROWS = 50  # of a level on average: with more, cavities are close
 NODES, STEPS, REACH = (3, 5, 9), (0.4, 0.2), 6.4  # of averages over f, in its sds
-CLOSE = (0.0, 1e-4, 1e-4, 1e-3, 1e-2)  # nats, or share of a tail, from the rule before: halved steps square an error
+CLOSE = (1e-4, 1e-4, 1e-3, 1e-2)  # nats, or share of a tail, from the rule before: halved steps square an error
+FLAT = 0.5  # the same between the nodes of the first rule, below which this is right to 1e-4
 LEAST_WEIGHT = 0.002  # of a point, over that of the heaviest
 
 
@@ -191,8 +192,8 @@ def cavities(site: Site, y: Array, m: Array, v: Array, slack: Array, a: Array, g
     v_out = np.where(proper, cavity + slack, np.nan)
     m_out = np.where(proper, m - cavity * a, np.nan)
     density = np.full(len(y), np.nan)
-    rows = np.flatnonzero(proper.reshape(site.n_outputs, -1).all(axis=0))
-    places = _places(rows, site, len(y))
+    rows: Any = slice(None) if proper.all() else np.flatnonzero(proper.reshape(site.n_outputs, -1).all(axis=0))
+    places = rows if proper.all() else _places(rows, site, len(y))
     density[rows] = log_predictive(site.rows(rows), y[rows], m_out[places], v_out[places], m[places], v[places])
     return Cavities(m_out, v_out, density, site, y)
 
@@ -202,17 +203,19 @@ def log_predictive(site: Site, y: Array, m_out: Array, v_out: Array, m: Array, v
     known = type(site).tilted is not Site.tilted or type(site).log_predictive is not Site.log_predictive
     if known or not (site.separable and site.smooth and site.log_concave):
         return site.log_predictive(y, m_out, v_out)
-    constant, away, scale = np.broadcast_to(site.constant(y), y.shape), m - m_out, np.sqrt(v)
+    constant, away, scale = site.constant(y) + 0.5 * np.log(v / v_out), m - m_out, np.sqrt(v)
 
-    def rule(rows: Any, x: Array, log_share: Array) -> Array:
+    def logs(rows: Any, x: Array) -> Array:
         d = scale[rows] * x
-        logs = site.rows(rows).value(y[rows], m[rows] + d) - 0.5 * (away[rows] + d) ** 2 / v_out[rows]
-        logs += 0.5 * x**2 + log_share
-        top = logs.max(axis=0)
-        total = np.log(np.exp(logs - top).sum(axis=0)) + top
-        return np.asarray(total + 0.5 * np.log(v[rows] / v_out[rows]) + constant[rows])
+        found = site.rows(rows).value(y[rows], m[rows] + d) - 0.5 * (away[rows] + d) ** 2 / v_out[rows]
+        return found + (0.5 * x**2 + constant[rows])
 
-    return _by_nodes(rule, lambda one, other: np.abs(one - other), len(y),
+    def average(logs: Array, log_share: Array) -> Array:
+        top = logs.max(axis=0)
+        return np.asarray(np.log((np.exp(log_share) * np.exp(logs - top)).sum(axis=0)) + top)
+
+    # Three nodes do not see what is left of a site once its slope and its curvature are taken from it, a cube.
+    return _by_nodes(logs, average, lambda one, other: np.abs(one - other), _rules()[1:], len(y),
                      lambda rows: site.rows(rows).log_predictive(y[rows], m_out[rows], v_out[rows]))
 
 
@@ -221,12 +224,12 @@ def _place(site: Site, y: Array, m: Array, v: Array) -> Array:
     if not site.smooth or not v.any():
         return predictive_cdf(site, y, m, v)
 
-    def rule(rows: Any, x: Array, log_share: Array) -> Array:
-        f = m[rows] + np.sqrt(v[rows]) * x
-        return np.asarray((np.exp(log_share) * site.rows(rows).cdf(y[rows], f)).sum(axis=0))
+    def below(rows: Any, x: Array) -> Array:
+        return site.rows(rows).cdf(y[rows], m[rows] + np.sqrt(v[rows]) * x)
 
     with np.errstate(all="ignore"):
-        return _by_nodes(rule, lambda one, other: np.abs(one - other) / np.minimum(one, 1.0 - one), len(y),
+        return _by_nodes(below, lambda chances, log_share: (np.exp(log_share) * chances).sum(axis=0),
+                         lambda one, other: np.abs(one - other) / np.minimum(one, 1.0 - one), _rules(), len(y),
                          lambda rows: predictive_cdf(site.rows(rows), y[rows], m[rows], v[rows]))
 
 
@@ -240,12 +243,19 @@ def _rules() -> list[tuple[Array, Array]]:
     return found
 
 
-def _by_nodes(rule: Callable[[Any, Array, Array], Array], apart: Callable[[Array, Array], Array], n: int,
+def _by_nodes(values: Callable[[Any, Array], Array], average: Callable[[Array, Array], Array],
+              apart: Callable[[Array, Array], Array], rules: list[tuple[Array, Array]], n: int,
               exact: Callable[[Any], Array]) -> Array:
-    """Averages by the fewest nodes that are not ``apart`` from the answer of fewer; ``exact`` ones of what is left."""
-    found, left = np.full(n, np.nan), np.arange(n)
-    for (x, log_share), tolerance in zip(_rules(), CLOSE, strict=True):
-        before, found[left] = found[left], rule(left, x, log_share)
+    """Averages by the fewest nodes that are not ``apart``, or not from the answer of fewer; ``exact`` ones of the rest.
+    """
+    (x, log_share), *more = rules
+    nodes = values(slice(None), x)
+    found = average(nodes, log_share)
+    left = np.flatnonzero(~(apart(nodes.max(axis=0), nodes.min(axis=0)) < FLAT))
+    if not left.size:
+        return found
+    for (x, log_share), tolerance in zip(more, CLOSE[-len(more):], strict=True):
+        before, found[left] = found[left], average(values(left, x), log_share)
         left = left[~(apart(found[left], before) < tolerance)]
         if not left.size:
             return found
@@ -414,19 +424,23 @@ def mixed(parts: list[Cavities], log_shares: Array, weights: Array | None) -> Le
         good = np.flatnonzero(np.isfinite(log_w).all(axis=0))
         log_w[:, good] = np.array([smooth_log_weights(log_w[:, i]).log_weights for i in good]).T
     with np.errstate(invalid="ignore"):  # a density of infinity under one theta and of 0 under another
-        total = np.logaddexp.reduce(log_w, axis=0)
-        found = np.logaddexp.reduce(log_w + densities, axis=0) - total
+        found = _log_sum(log_w + densities) - _log_sum(log_w)
     most = min(max(MOST_MOMENTS // max(log_w.shape[1], 1), 1), MOST_POINTS) if not drawn else len(parts)
     heavy = np.sort(np.argsort(-log_shares, kind="stable")[:most])
     some = [parts[k] for k in heavy]
     return LeaveOneOut(found, weights, details=lambda rows: _details(some, log_w[heavy], rows))
 
 
+def _log_sum(logs: Array) -> Array:
+    """Of the exponentials, over rows; of one row, which is often long, itself."""
+    return logs[0] if len(logs) == 1 else np.asarray(np.logaddexp.reduce(logs, axis=0))
+
+
 def _details(parts: list[Cavities], log_w: Array, rows: Any) -> Array:
     """What `LeftOut` has of some rows, by the weights of each row's parts; NaN where something is missing."""
     rows = np.arange(log_w.shape[1]) if rows is None else rows
     with np.errstate(invalid="ignore"):
-        w = np.exp(log_w[:, rows] - np.logaddexp.reduce(log_w[:, rows], axis=0))
+        w = np.exp(log_w[:, rows] - _log_sum(log_w[:, rows]))
         good = np.flatnonzero(np.isfinite(w).all(axis=0))
         out, sums = np.full((4, len(rows)), np.nan), np.zeros((4, len(good)))
         for part, weight in zip(parts, w[:, good], strict=True):
