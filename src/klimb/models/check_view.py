@@ -17,7 +17,8 @@ from scipy.special import chdtrc, stdtrit
 
 from klimb.errors import InputError
 from klimb.linalg.matrix import as_design
-from klimb.models.loo import LeftOut, log_predictive
+from klimb.models.averages import average_chance
+from klimb.models.loo import LeftOut
 from klimb.numerics.arrays import Array
 from klimb.report.diagnostics import quantile_residuals
 from klimb.rows.columns import Codes
@@ -216,9 +217,10 @@ class CheckView:
         """P(Y = 0) of each row without that row."""
         rest = np.flatnonzero(self.y > 0.0)
         f, v = (own[rest] for own in self.without)
-        site = self.fit.model.new_site(self.fit.observed.take(self.rows[rest]).aux)
-        chance = self.loo.at.copy()
-        chance[rest] = np.exp(log_predictive(site, np.zeros(len(rest)), f, v, f, v))
+        site, zero = self.fit.model.new_site(self.fit.observed.take(self.rows[rest]).aux), np.zeros(len(rest))
+        constant, chance = np.broadcast_to(site.constant(zero), zero.shape), self.loo.at.copy()
+        chance[rest] = average_chance(lambda own, f: np.exp(site.rows(own).value(zero[own], f) + constant[own]), f, v,
+                                      lambda own: np.exp(site.rows(own).log_predictive(zero[own], f[own], v[own])))
         return chance
 
     def score(self, columns: Array) -> ScoreTest:
@@ -231,8 +233,9 @@ class CheckView:
         n = self.n if weights is None else float(weights[rows].sum())
         shape = len(rows), each.shape[1], each.shape[2]
         columns = each[first].reshape(len(rows), -1)
-        free = columns - self.posterior.factorised().smooth_rows(rows, self.posterior.gamma[rows, None] * columns)
-        statistics, sizes = self._scored(*(np.swapaxes(own.reshape(shape), 0, 1) for own in (columns, free)))
+        weighted = self.posterior.gamma[rows, None] * columns
+        free = columns - self.posterior.factorised().smooth_rows(rows, weighted)
+        statistics, sizes = self._scored(*(np.swapaxes(own.reshape(shape), 0, 1) for own in (columns, weighted, free)))
         for statistic, size in zip(statistics.tolist(), sizes.tolist(), strict=True):
             share = min(statistic / n, 0.999)  # a free scale would shrink
             nats = -0.5 * np.log1p(-share) if self.fit.model.likelihood.scaled else 0.5 * share
@@ -250,13 +253,16 @@ class CheckView:
         square = np.where(np.arange(DEGREE) == 0, z[:, None] ** 2, 0.0)
         return self.scores(np.concatenate([columns, square[:, None]], axis=1))
 
-    def _scored(self, columns: Array, free: Array) -> tuple[Array, Array]:
-        """Statistics of columns (sets, rows, width), of which the model leaves something ``free``, and their sizes."""
-        rows, q = self._cells[0], self.posterior
-        a, gamma, turned = q.a[rows], q.gamma[rows, None], np.swapaxes(columns, 1, 2)
-        sizes, axes = np.linalg.eigh(turned @ (np.abs(gamma) * columns))
+    def _scored(self, columns: Array, weighted: Array, free: Array) -> tuple[Array, Array]:
+        """Statistics of columns (sets, rows, width), of which the model leaves something ``free``, and their sizes.
+
+        ``weighted`` are the columns times gamma.
+        """
+        a, gamma = self.posterior.a[self._cells[0]], self.posterior.gamma[self._cells[0], None]
+        heavy = np.abs(gamma) * columns if (gamma < 0.0).any() else weighted
+        sizes, axes = np.linalg.eigh(np.swapaxes(columns, 1, 2) @ heavy)
         axes = axes * _inverse_root(sizes, 1e-10 * np.maximum(sizes[:, -1:], 1e-300))[:, None]
-        variance = turned @ (gamma * free)
+        variance = np.swapaxes(weighted, 1, 2) @ free
         left, turn = np.linalg.eigh(np.swapaxes(axes, 1, 2) @ (0.5 * (variance + np.swapaxes(variance, 1, 2))) @ axes)
         axes = axes @ turn * _inverse_root(left, FREE)[:, None]
         slopes = ((a @ columns)[:, None] @ axes)[:, 0]
@@ -266,9 +272,10 @@ class CheckView:
         return statistics, (left > FREE).sum(axis=1)
 
     @cached_property
-    def _cells(self) -> tuple[Codes, Codes]:
+    def _cells(self) -> tuple[Codes, Any]:
         """Rows without their copies, a cell having all its weight, and the first place of each."""
-        return np.unique(self.rows, return_index=True)
+        copied = self.fit.observed.copies is not None
+        return np.unique(self.rows, return_index=True) if copied else (self.rows, slice(None))
 
     @cached_property
     def _pulls(self) -> Array:

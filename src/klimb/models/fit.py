@@ -220,7 +220,8 @@ class Fit:
         if self.by_sums:
             raise InputError("leaving rows out needs each response", "the sums of cells",
                              "Fit with cells=False, or a sample of the rows, to check the model and to compare it.")
-        return leave_one_out(self.model, self.components, self.observed)
+        q = self.result.posterior if self.result is not None else None
+        return leave_one_out(self.model, self.components, self.observed, q)
 
     @cached_property
     def _loo(self) -> LeaveOneOut:

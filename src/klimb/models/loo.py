@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -19,14 +19,15 @@ from klimb.infer.problem import Problem
 from klimb.latents.base import Posterior
 from klimb.latents.output_posteriors import independent_variances
 from klimb.likelihoods import Observed
+from klimb.models.averages import log_predictive, place_of
 from klimb.models.components import Components
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
 from klimb.numerics.pareto import smooth_log_weights
 from klimb.sites.base import Site
-from klimb.sites.prediction import class_chances, predictive_cdf
+from klimb.sites.prediction import class_chances
 from klimb.sites.wrappers import Censored
-from klimb.trust.collapsed import CollapsedWeights, quadrature
+from klimb.trust.collapsed import CollapsedWeights
 
 MOST_TERMS = 100_000  # rows times points of theta
 MOST_MOMENTS, MOST_POINTS = 5_000, 12  # the same, and points, for distribution functions, which cost quadrature
@@ -34,9 +35,6 @@ MOST_MOMENTS, MOST_POINTS = 5_000, 12  # the same, and points, for distribution 
 LEFT_NODES, MANY_ROWS = {1: (31, 15), 2: (11, 9), 3: (5, 5)}, 10
 MOST_LEFT = 2e6  # values of log p for that
 FEW_ROWS = 50  # of a level on average: with more, cavities are close
-NODES, STEPS, REACH = (3, 5, 9), (0.4, 0.2), 6.4  # of averages over f, in its sds
-CLOSE = (1e-4, 1e-4, 1e-3, 1e-2)  # nats, or share of a tail, from the rule before: halved steps square an error
-FLAT = 0.5  # the same between the nodes of the first rule, below which this is right to 1e-4
 LEAST_WEIGHT = 0.002  # of a point, over that of the heaviest
 
 
@@ -169,6 +167,10 @@ class Cavities:
         """Mean, variance, P(Y < y) and P(Y <= y) of some data before they were seen."""
         places = _places(rows, self.site, len(self.y))
         site, y, m, v = self.site.rows(rows), self.y[rows], self.m[places], self.v[places]
+        if site.response == "classes" and len(site.labels()) == 2:
+            own, up = np.exp(self.log_density[rows]), y == site.labels()[1]
+            mean = np.where(up, own, 1.0 - own)
+            return mean, own * (1.0 - own), np.where(up, 1.0 - own, 0.0), np.where(up, 1.0, own)
         if site.response == "classes":
             chances, classes = class_chances(site, m, v), np.arange(len(site.labels()), dtype=float)
             mean, upto = chances @ classes, np.cumsum(chances, axis=1)
@@ -177,7 +179,7 @@ class Cavities:
             variance = np.einsum("nk,nk->n", chances, (classes - mean[:, None]) ** 2)
             return mean, variance, below, np.minimum(upto[number, place], 1.0)
         mean, variance = site.response_moments(m, v)
-        at = _place(site, y, m, v)
+        at = place_of(site, y, m, v)
         below = np.maximum(at - np.exp(self.log_density[rows]), 0.0) if site.discrete else at
         if isinstance(site, Censored):  # all that is larger is possible
             at = np.where(np.asarray(site.status) > 0.0, at, 1.0)
@@ -196,71 +198,6 @@ def cavities(site: Site, y: Array, m: Array, v: Array, slack: Array, a: Array, g
     places = rows if proper.all() else _places(rows, site, len(y))
     density[rows] = log_predictive(site.rows(rows), y[rows], m_out[places], v_out[places], m[places], v[places])
     return Cavities(m_out, v_out, density, site, y)
-
-
-def log_predictive(site: Site, y: Array, m_out: Array, v_out: Array, m: Array, v: Array) -> Array:
-    """log int p(y | f) N(f; m_out, v_out) df, by nodes of q's own N(m, v), which is close to what is integrated."""
-    known = type(site).tilted is not Site.tilted or type(site).log_predictive is not Site.log_predictive
-    if known or not (site.separable and site.smooth and site.log_concave):
-        return site.log_predictive(y, m_out, v_out)
-    constant, away, scale = site.constant(y) + 0.5 * np.log(v / v_out), m - m_out, np.sqrt(v)
-
-    def logs(rows: Any, x: Array) -> Array:
-        d = scale[rows] * x
-        found = site.rows(rows).value(y[rows], m[rows] + d) - 0.5 * (away[rows] + d) ** 2 / v_out[rows]
-        return found + (0.5 * x**2 + constant[rows])
-
-    def average(logs: Array, log_share: Array) -> Array:
-        top = logs.max(axis=0)
-        return np.asarray(np.log((np.exp(log_share) * np.exp(logs - top)).sum(axis=0)) + top)
-
-    # Three nodes do not see what is left of a site once its slope and its curvature are taken from it, a cube.
-    return _by_nodes(logs, average, lambda one, other: np.abs(one - other), _rules()[1:], len(y),
-                     lambda rows: site.rows(rows).log_predictive(y[rows], m_out[rows], v_out[rows]))
-
-
-def _place(site: Site, y: Array, m: Array, v: Array) -> Array:
-    """P(Y <= y) where f ~ N(m, v), to a share of the tail that y is in."""
-    if not site.smooth or not v.any():
-        return predictive_cdf(site, y, m, v)
-
-    def below(rows: Any, x: Array) -> Array:
-        return site.rows(rows).cdf(y[rows], m[rows] + np.sqrt(v[rows]) * x)
-
-    with np.errstate(all="ignore"):
-        return _by_nodes(below, lambda chances, log_share: (np.exp(log_share) * chances).sum(axis=0),
-                         lambda one, other: np.abs(one - other) / np.minimum(one, 1.0 - one), _rules(), len(y),
-                         lambda rows: predictive_cdf(site.rows(rows), y[rows], m[rows], v[rows]))
-
-
-@lru_cache(maxsize=1)
-def _rules() -> list[tuple[Array, Array]]:
-    """Nodes and log weights of averages under N(0, 1): by Gauss and Hermite, then by trapezia for what is steep."""
-    found = [(x, log_share[:, None]) for x, log_share in (quadrature(1, count) for count in NODES)]
-    for step in STEPS:
-        x = np.arange(-REACH, REACH + 0.5 * step, step)[:, None]
-        found.append((x, np.log(step / np.sqrt(2.0 * np.pi)) - 0.5 * x**2))
-    return found
-
-
-def _by_nodes(values: Callable[[Any, Array], Array], average: Callable[[Array, Array], Array],
-              apart: Callable[[Array, Array], Array], rules: list[tuple[Array, Array]], n: int,
-              exact: Callable[[Any], Array]) -> Array:
-    """Averages by the fewest nodes that are not ``apart``, or not from the answer of fewer; ``exact`` ones of the rest.
-    """
-    (x, log_share), *more = rules
-    nodes = values(slice(None), x)
-    found = average(nodes, log_share)
-    left = np.flatnonzero(~(apart(nodes.max(axis=0), nodes.min(axis=0)) < FLAT))
-    if not left.size:
-        return found
-    for (x, log_share), tolerance in zip(more, CLOSE[-len(more):], strict=True):
-        before, found[left] = found[left], average(values(left, x), log_share)
-        left = left[~(apart(found[left], before) < tolerance)]
-        if not left.size:
-            return found
-    found[left] = exact(left)
-    return found
 
 
 def coupled_cavities(site: Site, y: Array, m: Array, S: Array) -> Cavities:
@@ -303,11 +240,12 @@ def loo(posterior: Posterior, site: Site, y: Any) -> LeaveOneOut:
     return mixed([found], np.zeros(1), None)
 
 
-def leave_one_out(model: Any, components: Components, data: Observed) -> LeaveOneOut:
+def leave_one_out(model: Any, components: Components, data: Observed, q: Posterior | None = None) -> LeaveOneOut:
     """Of a fit, with its hyperparameters integrated out where they were.
 
     Cavities are those of q, at its points of theta by their corrected weights, but for classes, which are not
-    independent. Of levels with few rows, from whose posterior a cavity is far, they are corrected.
+    independent. Of levels with few rows, from whose posterior a cavity is far, they are corrected. ``q`` is the fit's
+    own, whose sites are those of single rows where these do not count several times.
     """
     plain, weights = components.uncorrected, components.weights
     if plain is not None and not components.parts[0].couples:
@@ -317,7 +255,11 @@ def leave_one_out(model: Any, components: Components, data: Observed) -> LeaveOn
     keep = _affordable(weights, data.n)
     prepared, known = model.prepare(None), list[Cavities | None]()
     waiting = list[tuple[Site, Array, Array, Array]]()  # points of theta whose rows are looked at together
-    for k in keep:
+    alone = q is not None and len(components.parts) == 1 and data.weights is None and not components.parts[0].couples
+    if alone and q.spread and len(q.m) == data.n and not q.latent.by_products:
+        site, m = model.new_site(data.aux), q.m if data.offset is None else q.m + data.offset
+        known.append(cavities(site, site.validate(data.y), m, q.v, q.latent.slack, q.a, q.gamma))
+    for k in keep if not known else ():
         here, part = model.moved(components.theta[k]), components.parts[k]
         functionals = here.functionals(prepared)
         m, v = part.at(functionals.L, functionals.rest)
@@ -341,18 +283,24 @@ def leave_one_out(model: Any, components: Components, data: Observed) -> LeaveOn
     return replace(mixed(every, np.log(shares), data.weights), sampled_from=data.sampled_from)
 
 
+def _joined(sites: list[Site], n: int) -> Site | None:
+    """The site of n data under each of several, one after the other; None where there is no such site."""
+    site = sites[0]
+    if len(sites) == 1:
+        return site
+    if all(own is site for own in sites):
+        return site.rows(np.tile(np.arange(n), len(sites))) if site.separable else None
+    if not (site.separable and {part.name for part in fields(site)} <= set(site.per_datum)):  # type: ignore[arg-type]
+        return None
+    return replace(site, **{name: np.concatenate([np.broadcast_to(getattr(own, name), n)  # type: ignore[type-var]
+                                                  for own in sites]) for name in site.per_datum})
+
+
 def _of_points(points: list[tuple[Site, Array, Array, Array]], y: Array) -> list[Cavities]:
     """The cavities at several points of theta, from sites, means, variances and slacks at each."""
-    n, site, count = len(y), points[0][0], len(points)
-    stretched = site.separable and {part.name for part in fields(site)} <= set(site.per_datum)  # type: ignore[arg-type]
-    same = all(own is site for own, *_ in points)
-    if count > 1 and not (site.separable and same) and not stretched:  # a call for each
+    count, many = len(points), _joined([point[0] for point in points], len(y))
+    if many is None:  # a call for each
         return [found for point in points for found in _of_points([point], y)]
-    if same:
-        many = site if count == 1 else site.rows(np.tile(np.arange(n), count))
-    else:
-        many = replace(site, **{name: np.concatenate([np.broadcast_to(getattr(own, name), n)  # type: ignore[type-var]
-                                                      for own, *_ in points]) for name in site.per_datum})
     m, v, slack = (np.concatenate(each) for each in list(zip(*points, strict=True))[1:])
     own = np.tile(y, count)
     e = many.oracle(own, m, v)  # of one copy of each datum: that is what is left out
@@ -438,17 +386,23 @@ def _log_sum(logs: Array) -> Array:
 
 def _details(parts: list[Cavities], log_w: Array, rows: Any) -> Array:
     """What `LeftOut` has of some rows, by the weights of each row's parts; NaN where something is missing."""
-    rows = np.arange(log_w.shape[1]) if rows is None else rows
+    rows, n = np.arange(log_w.shape[1]) if rows is None else rows, len(parts[0].y)
     with np.errstate(invalid="ignore"):
         w = np.exp(log_w[:, rows] - _log_sum(log_w[:, rows]))
         good = np.flatnonzero(np.isfinite(w).all(axis=0))
-        out, sums = np.full((4, len(rows)), np.nan), np.zeros((4, len(good)))
-        for part, weight in zip(parts, w[:, good], strict=True):
-            try:
-                mean, variance, below, at = part.moments(rows[good])
-            except InputError:  # a likelihood of the user's that has no moments and no distribution function
-                return out
-            sums += weight * np.array([mean, variance + mean**2, below, at])
+        out, own, many = np.full((4, len(rows)), np.nan), rows[good], _joined([part.site for part in parts], n)
+        try:
+            if many is None or len(parts) == 1:
+                each = np.array([part.moments(own) for part in parts])
+            else:
+                every = Cavities(*(np.concatenate([getattr(part, name) for part in parts])
+                                   for name in ("m", "v", "log_density")), many, np.tile(parts[0].y, len(parts)))
+                found = every.moments((n * np.arange(len(parts))[:, None] + own).ravel())
+                each = np.swapaxes(np.reshape(found, (4, len(parts), -1)), 0, 1)
+        except InputError:  # a likelihood of the user's that has no moments and no distribution function
+            return out
+        each[:, 1] += each[:, 0] ** 2
+        sums = np.einsum("kr,kqr->qr", w[:, good], each)
         sums[1] = np.maximum(sums[1] - sums[0] ** 2, 0.0)
     out[:, good] = sums
     return out
