@@ -24,6 +24,7 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks, threads_for
 
 Index = npt.NDArray[np.intp]
+MOST_STACKED = 1_000_000  # numbers, of rows times roots of several posteriors
 
 
 class WeightPosterior(ABC):
@@ -68,6 +69,12 @@ class WeightPosterior(ABC):
     @abstractmethod
     def at(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
         """Means and variances of L w + N(0, rest), in bounded memory."""
+
+    @classmethod
+    def at_each(cls, parts: Sequence[Any], L: Sequence[Any], rest: Sequence[Any]) -> tuple[Array, Array]:
+        """The same under each of several, each with functionals of its own, which may be the same object."""
+        pairs = [part.at(own, other) for part, own, other in zip(parts, L, rest, strict=True)]
+        return np.array([m for m, _ in pairs]), np.array([v for _, v in pairs])
 
     def apart(self, L: Any, rest: Any = 0.0) -> Array:
         """Variances, where several outputs are correlated, of independent ones with the same differences between them.
@@ -242,6 +249,16 @@ class DenseWeights(WeightPosterior):
         with threads_for(self.size):
             v, m = design.row_norms_squared(self.root, upper=self._upper, times=self.mean)
             return m, v + rest
+
+    @classmethod
+    def at_each(cls, parts: Sequence[Any], L: Sequence[Any], rest: Sequence[Any]) -> tuple[Array, Array]:
+        one, shapes = L[0], {part.root.shape if type(part) is cls else () for part in parts}
+        same = isinstance(one, np.ndarray) and all(own is one for own in L) and shapes == {(one.shape[1],) * 2}
+        if not same or len(parts) * one.size > MOST_STACKED:
+            return super().at_each(parts, L, rest)
+        scaled = one @ np.array([part.root for part in parts])
+        return (np.array([part.mean for part in parts]) @ one.T,
+                np.einsum("kij,kij->ki", scaled, scaled) + np.array([np.broadcast_to(own, len(one)) for own in rest]))
 
     def joint(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
         design = functionals(L, self.size)

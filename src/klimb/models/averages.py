@@ -28,7 +28,7 @@ def log_predictive(site: Site, y: Array, m_out: Array, v_out: Array, m: Array, v
     def logs(rows: Any, x: Array) -> Array:
         d = scale[rows] * x
         found = site.rows(rows).value(y[rows], m[rows] + d) - 0.5 * (away[rows] + d) ** 2 / v_out[rows]
-        return found + (0.5 * x**2 + constant[rows])
+        return np.asarray(found + (0.5 * x**2 + constant[rows]))
 
     def average(logs: Array, log_share: Array) -> Array:
         top = logs.max(axis=0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
@@ -324,7 +324,8 @@ class CheckView:
         good = np.isfinite(values)
         if np.ptp(values[good]) == 0.0 if good.any() else True:
             return True
-        return bool(abs(np.corrcoef(_ranks(np.array([values[good], self.y[good]]))[0])[0, 1]) > 0.99)
+        one, other = _ranks(np.array([values[good], self.y[good]]))[0]
+        return bool(abs(np.corrcoef(one, other)[0, 1]) > 0.99)
 
     # -- what another likelihood would gain, at the means of this fit
 
@@ -340,9 +341,16 @@ class CheckView:
         site: Callable[[float], Site] = {
             "negative_binomial": NegativeBinomial, "gamma": Gamma,
             "student_t": lambda df: StudentT(max(df, 1.0), scale / float(stdtrit(max(df, 1.0), 0.75)))}[family]
-        best = max(float(self.counts @ site(value).log_density(y, place))
-                   for value in np.exp(np.linspace(-4.0, 6.0, GRID)).tolist())
-        return (best - float(self.counts @ own)) * self.fit.observed.total / self.n
+        grid = np.exp(np.linspace(-4.0, 6.0, GRID)).tolist()
+
+        @lru_cache
+        def total(k: int) -> float:
+            return float(self.counts @ site(grid[k]).log_density(y, place))
+
+        best = max(range(0, GRID, 8), key=total)
+        for step in (4, 2, 1):
+            best = max((k for k in (best - step, best, best + step) if 0 <= k < GRID), key=total)
+        return (total(best) - float(self.counts @ own)) * self.fit.observed.total / self.n
 
     # -- words
 

@@ -249,7 +249,7 @@ def _ordered(view: CheckView) -> bool:
     data, y = view.fit.observed, view.fit.observed.y
     if data.merged is not None or data.weights is not None:
         return False
-    return max(np.count_nonzero(y[1:] >= y[:-1]), np.count_nonzero(y[1:] <= y[:-1])) <= 0.95 * (len(y) - 1)
+    return bool(max(np.count_nonzero(y[1:] >= y[:-1]), np.count_nonzero(y[1:] <= y[:-1])) <= 0.95 * (len(y) - 1))
 
 
 @check("order", _ordered)

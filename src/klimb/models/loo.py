@@ -16,6 +16,7 @@ import numpy as np
 from klimb._stored import SKIPPED, stored
 from klimb.errors import InputError
 from klimb.infer.problem import Problem
+from klimb.latents.arrow import LevelPosterior
 from klimb.latents.base import Posterior
 from klimb.latents.output_posteriors import independent_variances
 from klimb.likelihoods import Observed
@@ -253,34 +254,40 @@ def leave_one_out(model: Any, components: Components, data: Observed, q: Posteri
         weights, components = same @ (weights / np.maximum(same.sum(axis=0), 1)), plain
         weights = weights if weights.any() else plain.weights
     keep = _affordable(weights, data.n)
-    prepared, known = model.prepare(None), list[Cavities | None]()
-    waiting = list[tuple[Site, Array, Array, Array]]()  # points of theta whose rows are looked at together
-    alone = q is not None and len(components.parts) == 1 and data.weights is None and not components.parts[0].couples
-    if alone and q.spread and len(q.m) == data.n and not q.latent.by_products:
+    shares = weights[keep] / weights[keep].sum()
+    alone = len(components.parts) == 1 and data.weights is None and not components.parts[0].couples
+    if q is not None and alone and q.spread and len(q.m) == data.n and not q.latent.by_products:
         site, m = model.new_site(data.aux), q.m if data.offset is None else q.m + data.offset
-        known.append(cavities(site, site.validate(data.y), m, q.v, q.latent.slack, q.a, q.gamma))
-    for k in keep if not known else ():
-        here, part = model.moved(components.theta[k]), components.parts[k]
-        functionals = here.functionals(prepared)
-        m, v = part.at(functionals.L, functionals.rest)
-        m = m + functionals.shift
-        if k == keep[0] or model.likelihood.parameters:  # else the site does not move with theta
+        every = [cavities(site, site.validate(data.y), m, q.v, q.latent.slack, q.a, q.gamma)]
+    else:
+        every = _every_cavity(model, components.theta[keep], [components.parts[k] for k in keep], data)
+    few = plain is components and data.n <= FEW_ROWS * plain.parts[0].size  # rows of a level, of which there are fewer
+    if few and isinstance(components.parts[0], LevelPosterior):
+        own = [components.parts[k] for k in keep]
+        every = _levels_left_out(model, components.theta[keep], own, shares, data, every)
+    return replace(mixed(every, np.log(shares), data.weights), sampled_from=data.sampled_from)
+
+
+def _every_cavity(model: Any, points: Array, parts: list[Any], data: Observed) -> list[Cavities]:
+    """Of all rows at several points of theta, by q of the weights there."""
+    known, models = list[Cavities | None](), [model.moved(theta) for theta in points]
+    waiting = list[tuple[Site, Array, Array, Array]]()  # points of theta whose rows are looked at together
+    prepared, site = model.prepare(None), models[0].new_site(data.aux)
+    y, rows = site.validate(data.y), [here.functionals(prepared) for here in models]
+    moments = type(parts[0]).at_each(parts, [own.L for own in rows], [own.rest for own in rows])
+    for here, part, own, centre, v in zip(models, parts, rows, *moments, strict=True):
+        m = centre + own.shift
+        if model.likelihood.parameters:  # else the site does not move with theta
             site = here.new_site(data.aux)
-        if k == keep[0]:
-            y = site.validate(data.y)
         if part.couples:
-            known.append(coupled_cavities(site, y, m, part.within(functionals.L, functionals.rest)))
+            known.append(coupled_cavities(site, y, m, part.within(own.L, own.rest)))
         elif not v.any():  # a draw
             known.append(Cavities(m, v, site.log_density(y, m), site, y))
         else:
             known.append(None)
             waiting.append((site, m, v, here.slack[: m.size]))
-    others, shares = iter(_of_points(waiting, y) if waiting else ()), weights[keep] / weights[keep].sum()
-    every = [next(others) if one is None else one for one in known]
-    if plain is components and data.n <= FEW_ROWS * plain.parts[0].size:  # rows of a level, of which there are fewer
-        own = [components.parts[k] for k in keep]
-        every = _levels_left_out(model, components.theta[keep], own, shares, data, every)
-    return replace(mixed(every, np.log(shares), data.weights), sampled_from=data.sampled_from)
+    others = iter(_of_points(waiting, y) if waiting else ())
+    return [next(others) if one is None else one for one in known]
 
 
 def _joined(sites: list[Site], n: int) -> Site | None:
@@ -395,8 +402,9 @@ def _details(parts: list[Cavities], log_w: Array, rows: Any) -> Array:
             if many is None or len(parts) == 1:
                 each = np.array([part.moments(own) for part in parts])
             else:
-                every = Cavities(*(np.concatenate([getattr(part, name) for part in parts])
-                                   for name in ("m", "v", "log_density")), many, np.tile(parts[0].y, len(parts)))
+                m, v, density = (np.concatenate([getattr(part, name) for part in parts])
+                                 for name in ("m", "v", "log_density"))
+                every = Cavities(m, v, density, many, np.tile(parts[0].y, len(parts)))
                 found = every.moments((n * np.arange(len(parts))[:, None] + own).ravel())
                 each = np.swapaxes(np.reshape(found, (4, len(parts), -1)), 0, 1)
         except InputError:  # a likelihood of the user's that has no moments and no distribution function
