@@ -305,11 +305,14 @@ def spreads(view: CheckView) -> Iterator[Suspect]:
     columns = {"the prediction": view.without[0], **view.columns[0]} if len(view.rows) >= 10 * BINS else {}
     size, counts = np.abs(view.residuals), view.counts  # type: ignore[arg-type]
     total, squares = counts * size, float(counts @ size**2)
-    ends = np.quantile(list(columns.values()), np.arange(1, BINS) / BINS, axis=1).T if columns else ()
-    for (name, values), edges in zip(columns.items(), map(np.unique, ends), strict=True):
+    place = (len(size) - 1.0) * np.arange(1, BINS) / BINS
+    low = place.astype(np.intp)
+    for name, values in columns.items():
+        ordered = np.sort(values)
+        edges = np.unique(ordered[low] + (place - low) * (ordered[low + 1] - ordered[low]))
         if name == "the prediction":  # no row may choose its bin by its own y
             edges = edges[[np.mean(np.abs(values - edge) <= 2.0 * view.own_pull) < 0.05 for edge in edges]]
-        bins = np.searchsorted(edges, values, side="right")
+        bins = np.sum([values >= edge for edge in edges], axis=0, dtype=np.intp) if edges.size else low[:0]
         weight = np.bincount(bins, counts, len(edges) + 1)
         means = np.bincount(bins, total, len(edges) + 1) / np.maximum(weight, 1e-300)
         some = means[weight >= 5.0]
