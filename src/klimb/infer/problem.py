@@ -13,7 +13,7 @@ from klimb.numerics.dense import shares, together
 from klimb.sites.base import Expectation, Site
 
 ROUNDING = 64 * np.finfo(float).eps  # of sums of N terms: what a bound may lose without having gone down
-BLOCK = 32_768  # sites whose integrals are found together: what they take on the way is no longer than this
+BLOCK = 65_536  # sites whose integrals are found together: what they take on the way is no longer than this
 SITE_WORK = 16  # columns of a design whose sums take as long as the integral of a site
 QUADRATURE = 1e-12  # error of the expectation of a datum with several latent values, which is a sum over nodes
 
