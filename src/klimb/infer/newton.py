@@ -256,8 +256,7 @@ class Mixer:
         self._v: Array = np.zeros(0)  # of the last state, at some sites: the scale of the residuals
 
     def add(self, state: State) -> None:
-        # Where the natural step would go, the mean, and what residuals need: what the state has itself, but for its
-        # factor, which may be an n x n matrix.
+        # Where the natural step would go, the mean, and what residuals need; not the factor, often an n x n matrix.
         self._some = slice(None, None, max(len(state.v) // ENOUGH, 1))
         trace = (state.expectation.gamma, state.a, state.m, state.expectation.alpha,
                  state.gamma[self._some] - state.expectation.gamma[self._some])

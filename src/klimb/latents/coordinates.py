@@ -85,12 +85,6 @@ class MatrixCoordinates(Coordinates):
     def blocks(self, size: int) -> Iterator[tuple[slice, Any]]:
         """Blocks of about ``size`` rows of M, dense or sparse."""
 
-    def deviations(self, z: Array) -> Array:
-        moved, out = z if self.C is None else z @ self.C.T, np.empty((len(z), self.n_sites))
-        for rows, block in self.blocks(max(BLOCK_DOUBLES // len(z), 16)):
-            out[:, rows] = (block @ moved.T).T
-        return out
-
     def sweep(self, z: Array, visit: Visit) -> Array:
         moved = z if self.C is None else z @ self.C.T
         total = np.zeros((len(z), moved.shape[1]))

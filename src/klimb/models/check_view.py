@@ -231,8 +231,7 @@ class CheckView:
         """The same for several sets of columns, each by itself: (rows, sets, columns), where some may be 0."""
         (rows, first), weights, found = self._cells, self.fit.observed.weights, []
         n = self.n if weights is None else float(weights[rows].sum())
-        shape = len(rows), each.shape[1], each.shape[2]
-        columns = each[first].reshape(len(rows), -1)
+        shape, columns = (len(rows), *each.shape[1:]), each[first].reshape(len(rows), -1)
         weighted = self.posterior.gamma[rows, None] * columns
         free = columns - self.posterior.factorised().smooth_rows(rows, weighted)
         statistics, sizes = self._scored(*(np.swapaxes(own.reshape(shape), 0, 1) for own in (columns, weighted, free)))
@@ -254,10 +253,7 @@ class CheckView:
         return self.scores(np.concatenate([columns, square[:, None]], axis=1))
 
     def _scored(self, columns: Array, weighted: Array, free: Array) -> tuple[Array, Array]:
-        """Statistics of columns (sets, rows, width), of which the model leaves something ``free``, and their sizes.
-
-        ``weighted`` are the columns times gamma.
-        """
+        """Statistics and sizes of sets of columns (sets, rows, width), times gamma, and what the model leaves free."""
         a, gamma = self.posterior.a[self._cells[0]], self.posterior.gamma[self._cells[0], None]
         heavy = np.abs(gamma) * columns if (gamma < 0.0).any() else weighted
         sizes, axes = np.linalg.eigh(np.swapaxes(columns, 1, 2) @ heavy)
@@ -342,11 +338,7 @@ class CheckView:
             "negative_binomial": NegativeBinomial, "gamma": Gamma,
             "student_t": lambda df: StudentT(max(df, 1.0), scale / float(stdtrit(max(df, 1.0), 0.75)))}[family]
         grid = np.exp(np.linspace(-4.0, 6.0, GRID)).tolist()
-
-        @lru_cache
-        def total(k: int) -> float:
-            return float(self.counts @ site(grid[k]).log_density(y, place))
-
+        total = lru_cache(lambda k: float(self.counts @ site(grid[k]).log_density(y, place)))
         best = max(range(0, GRID, 8), key=total)
         for step in (4, 2, 1):
             best = max((k for k in (best - step, best, best + step) if 0 <= k < GRID), key=total)
@@ -385,13 +377,13 @@ def trend(columns: Sequence[Array]) -> Array:
 
     They are 0 where a value is missing, and where there are too few values that differ for their degree.
     """
-    values = np.array(columns)
+    values = np.where(np.isfinite(columns), columns, np.nan)
     places, distinct = _ranks(values)
     u = 2.0 * places - 1.0
     square, degrees = u**2, np.arange(1, DEGREE + 1)
     out = np.array([u, 1.5 * square - 0.5, (2.5 * square - 1.5) * u, (4.375 * square - 3.75) * square + 0.375])
     out *= (np.sqrt(2.0 * degrees + 1.0)[:, None] * (degrees[:, None] < distinct))[..., None]
-    out[:, ~np.isfinite(values)] = 0.0
+    out[:, np.isnan(values)] = 0.0
     return np.ascontiguousarray(out.T)
 
 

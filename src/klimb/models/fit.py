@@ -220,8 +220,12 @@ class Fit:
         if self.by_sums:
             raise InputError("leaving rows out needs each response", "the sums of cells",
                              "Fit with cells=False, or a sample of the rows, to check the model and to compare it.")
-        q = self.result.posterior if self.result is not None else None
-        return leave_one_out(self.model, self.components, self.observed, q)
+        return leave_one_out(self.model, self.components, self.observed, self._with_sites)
+
+    @property
+    def _with_sites(self) -> Any:
+        """q as the engine left it, for what is kept of it: the weights alone tell its sites to fewer digits."""
+        return None
 
     @cached_property
     def _loo(self) -> LeaveOneOut:
