@@ -66,10 +66,6 @@ class FormulaFit(Fit):
         return None if self.frame is None or self.frame.copies is None else counted_frame(self.frame)
 
     @property
-    def _with_sites(self) -> Any:
-        return None if self.result is None else self.result.posterior
-
-    @property
     def linear(self) -> LinearModel:
         """The model, which is linear in its weights."""
         assert isinstance(self.model, LinearModel)
