@@ -37,6 +37,7 @@ class WeightPosterior(ABC):
     kind: ClassVar[str]
     couples: ClassVar[bool] = False  # whether outputs that a site takes for independent are correlated
     widens: ClassVar[bool] = False  # whether something can be added to its covariance
+    by_levels: ClassVar[bool] = False  # whether some of the weights belong to levels, each to one
     cubes: Array = np.zeros((0, 0))  # its third central moments, if they are known: see `third_moments`
     mean: Array
 

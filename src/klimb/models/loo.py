@@ -16,7 +16,6 @@ import numpy as np
 from klimb._stored import SKIPPED, stored
 from klimb.errors import InputError
 from klimb.infer.problem import Problem
-from klimb.latents.arrow import LevelPosterior
 from klimb.latents.base import Posterior
 from klimb.latents.output_posteriors import independent_variances
 from klimb.likelihoods import Observed
@@ -262,7 +261,7 @@ def leave_one_out(model: Any, components: Components, data: Observed, q: Posteri
     else:
         every = _every_cavity(model, components.theta[keep], [components.parts[k] for k in keep], data)
     few = plain is components and data.n <= FEW_ROWS * plain.parts[0].size  # rows of a level, of which there are fewer
-    if few and isinstance(components.parts[0], LevelPosterior):
+    if few and components.parts[0].by_levels:
         own = [components.parts[k] for k in keep]
         every = _levels_left_out(model, components.theta[keep], own, shares, data, every)
     return replace(mixed(every, np.log(shares), data.weights), sampled_from=data.sampled_from)
