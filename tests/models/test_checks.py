@@ -110,9 +110,15 @@ def test_quantile_residuals_of_counts_are_normal() -> None:
 
 
 def test_a_trend_has_as_many_columns_as_the_data_tell_apart() -> None:
-    assert trend(np.array([0.0, 1.0, 1.0, 0.0, np.nan])).shape == (5, 1)
-    assert trend(np.arange(30.0)).shape == (30, 4)
-    assert trend(np.full(4, 2.0)).shape == (4, 0)
+    few, many, none = (trend([values])[:, 0] for values in (
+        np.array([0.0, 1.0, 1.0, 0.0, np.nan]), np.arange(30.0), np.full(4, 2.0)))
+    assert few.any(axis=0).tolist() == [True, False, False, False]
+    assert not few[4].any()
+    assert few[:4, 0] == pytest.approx(np.sqrt(3.0) * np.array([-0.5, 0.5, 0.5, -0.5]))
+    expected = np.polynomial.legendre.legvander(np.arange(30.0) / 15.0 - 29.0 / 30.0, 4)[:, 1:]
+    assert many == pytest.approx(expected * np.sqrt([3.0, 5.0, 7.0, 9.0]))
+    assert none.shape == (4, 4)
+    assert not none.any()
 
 
 # -- significant is not enough

@@ -132,7 +132,7 @@ def infer(latent: Latent, site: Site, y: Any, *, step: Step | None = None, tol: 
     known = start is not None and start.latent is latent and start.factor is not None  # at the optimum, or next to it
     rough = site.rough(tol) if step is None and not known else site
     if rough is not site:  # most of the way by a cheaper oracle
-        far, enough = Problem(latent, rough, y, start), tol >= ROUGH_ENOUGH
+        far, enough = Problem(latent, rough, problem.y, start), tol >= ROUGH_ENOUGH
         far.rough = not enough
         share = 1.0 if enough else ROUGH_SHARE
         state, status, history, notes = run(far, rule, max(share * tol, ROUGH_TOL), max_iter, callback)

@@ -14,6 +14,7 @@ For a site that couples several latent values per datum, C has a block per datum
 (alpha - q.gamma m, -gamma) along (dm, dv). The site knows the block, or a difference of the oracle stands in for it.
 """
 
+from collections.abc import Iterable
 from functools import partial
 from typing import NamedTuple, final
 
@@ -252,12 +253,14 @@ class Mixer:
     def __init__(self, memory: int) -> None:
         self._memory = memory
         self._traces: list[tuple[Array, ...]] = []
-        self._v: Array = np.zeros(0)  # of the last state: the scale of the residuals
+        self._v: Array = np.zeros(0)  # of the last state, at some sites: the scale of the residuals
 
     def add(self, state: State) -> None:
-        # Where the natural step would go, the mean, and both residuals; not the factor, which may be an n x n matrix.
-        trace = state.expectation.gamma, state.a, state.m, state.mean_residual, state.gamma_residual
-        self._traces, self._v = [*self._traces, trace][-self._memory :], state.v
+        # Where the natural step would go, the mean, and what residuals need; not the factor, often an n x n matrix.
+        self._some = slice(None, None, max(len(state.v) // ENOUGH, 1))
+        trace = (state.expectation.gamma, state.a, state.m, state.expectation.alpha,
+                 state.gamma[self._some] - state.expectation.gamma[self._some])
+        self._traces, self._v = [*self._traces, trace][-self._memory :], state.v[self._some].copy()
 
     def restart(self) -> None:
         """Forget all but the last state."""
@@ -268,13 +271,15 @@ class Mixer:
 
     def combine(self) -> tuple[Array, Array, Array, Array]:
         """(target gamma, a, m, residual of a) of the best combination."""
-        some = slice(None, None, max(len(self._v) // ENOUGH, 1))
-        v, sd = self._v[some], np.sqrt(self._v[some])
-        weights = anderson_weights(np.stack([np.concatenate([sd * of_mean[some], v * of_gamma[some]])
-                                             for *_, of_mean, of_gamma in self._traces]))
-        mix = [sum(c * part for c, part in zip(weights, parts, strict=True))
-               for parts in zip(*(trace[:4] for trace in self._traces), strict=True)]
-        return mix[0], mix[1], mix[2], mix[3]
+        v, sd, some = self._v, np.sqrt(self._v), self._some
+        weights = anderson_weights(np.stack([np.concatenate([sd * (a[some] + alpha[some]), v * of_gamma])
+                                             for _, a, _, alpha, of_gamma in self._traces]))
+
+        def mixed(parts: Iterable[Array]) -> Array:
+            return np.asarray(sum(c * part for c, part in zip(weights, parts, strict=True)))
+
+        gamma, mean, m, alpha, _ = zip(*self._traces, strict=True)
+        return mixed(gamma), mixed(mean), mixed(m), mixed(a + slope for a, slope in zip(mean, alpha, strict=True))
 
 
 def anderson_weights(residuals: Array) -> Array:

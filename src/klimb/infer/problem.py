@@ -13,6 +13,7 @@ from klimb.numerics.dense import shares, together
 from klimb.sites.base import Expectation, Site
 
 ROUNDING = 64 * np.finfo(float).eps  # of sums of N terms: what a bound may lose without having gone down
+BLOCK = 65_536  # sites whose integrals are found together: what they take on the way is no longer than this
 SITE_WORK = 16  # columns of a design whose sums take as long as the integral of a site
 QUADRATURE = 1e-12  # error of the expectation of a datum with several latent values, which is a sum over nodes
 
@@ -44,12 +45,12 @@ class State:
     def gamma(self) -> Array:
         return self.factor.gamma
 
-    @cached_property
+    @property  # as what follows: a sum costs less than vectors of all sites at several iterates
     def mean_residual(self) -> Array:
         """a + alpha: zero at the optimum over means. The gradient in m is minus K times this."""
         return np.asarray(self.a + self.expectation.alpha)
 
-    @cached_property
+    @property
     def gamma_residual(self) -> Array:
         """q.gamma - e.gamma: zero at the optimum over covariances. [B] supplement Eq. (54), corrected."""
         return np.asarray(self.gamma - self.expectation.gamma)
@@ -71,9 +72,10 @@ class State:
             relative = min(relative, float((distance / self.gamma).max()))
         if self.mean_gain is not None:
             return self.mean_gain + 0.5 * relative**2
-        energy = self.factor.energy(self.mean_residual)
+        residual = self.mean_residual
+        energy = self.factor.energy(residual)
         if self.coupled is not None:
-            by_output = self.mean_residual.reshape(self.coupled.n_outputs, -1)
+            by_output = residual.reshape(self.coupled.n_outputs, -1)
             shift = np.tile(by_output.mean(axis=0), self.coupled.n_outputs)
             energy += float(shift @ self.coupled.mvm(shift))
         return 0.5 * (energy + relative**2)
@@ -121,17 +123,25 @@ class Problem:
 
     def oracle(self, m: Array, v: Array) -> Expectation:
         self.n_oracle += 1
-        parts = shares(len(self.y), SITE_WORK) if self.site.separable else [slice(None)]
-        if len(parts) == 1:
+        n = len(self.y)
+        if not self.site.separable or n <= BLOCK:
             return self.site.oracle(self.y, m, v)
-        found = together([partial(self.site.rows(rows).oracle, self.y[rows], m[rows], v[rows]) for rows in parts])
-        return Expectation(*(np.concatenate([getattr(e, name) for e in found]) for name in ("value", "alpha", "gamma")))
+        found = Expectation(np.empty(n), np.empty(n), np.empty(n))
+
+        def fill(share: slice) -> None:
+            for first in range(share.start, share.stop, BLOCK):
+                rows = slice(first, min(first + BLOCK, share.stop))
+                e = self.site.rows(rows).oracle(self.y[rows], m[rows], v[rows])
+                found.value[rows], found.alpha[rows], found.gamma[rows] = e.value, e.alpha, e.gamma
+
+        together([partial(fill, share) for share in shares(n, SITE_WORK)])
+        return found
 
     def state(self, a: Array, m: Array, factor: Factor) -> State:
         """The state of q = (a, factor.gamma), whose mean ``m`` = mu + K a the caller has at hand."""
         latent = self.latent
         spread = factor.variances()
-        v = spread + latent.slack
+        v = spread + latent.slack if np.any(latent.slack) else spread
         if not (finite_sum(m) and finite_sum(v)):
             raise NotPositiveDefiniteError("the marginals are not finite")
         e = self.oracle(m, v)
@@ -172,7 +182,8 @@ class Problem:
     def stepped(self, state: State, rule: str, step: float) -> State:
         """gamma <- (1 - t) q.gamma + t e.gamma and a <- a - t (I + G K)^-1 (a + alpha), t = ``step``."""
         target = state.expectation.gamma if rule == "natural" else np.maximum(state.expectation.gamma, 0.0)
-        return self.towards((1 - step) * state.gamma + step * target, (state.a, state.m, state.mean_residual), step)
+        gamma = target if step == 1.0 else (1 - step) * state.gamma + step * target
+        return self.towards(gamma, (state.a, state.m, state.mean_residual), step)
 
     def towards(self, gamma: Array, mean: tuple[Array, Array, Array], step: float = 1.0) -> State:
         """The state at ``gamma`` with the mean (a, m, a + alpha) moved under the new precision: one factorisation."""
@@ -181,7 +192,9 @@ class Problem:
         a, m, residual = mean
         factor = self.factor(gamma)
         da, dm = factor.solve(residual)
-        return self.state(a - step * da, m - step * dm, factor)
+        a, m = a - step * da, m - step * dm
+        del mean, residual, da, dm  # vectors of all sites, while the oracle runs
+        return self.state(a, m, factor)
 
     def posterior(self, state: State, *, spread: bool = True) -> Posterior:
         v = state.v if spread else np.zeros_like(state.v)

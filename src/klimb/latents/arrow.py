@@ -78,6 +78,7 @@ class LevelPosterior(WeightPosterior):
     The weights are w, then the coefficients of each level in turn.
     """
 
+    by_levels: ClassVar[bool] = True
     shared: Array  # (B,), the mean of w
     level_mean: Array  # (L, k)
     level_cov: Array  # (L, k, k), given e

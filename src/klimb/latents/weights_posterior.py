@@ -22,6 +22,8 @@ from klimb.linalg.matrix import DesignMatrix, as_design
 from klimb.numerics.arrays import Array, Index
 from klimb.numerics.dense import row_blocks, threads_for
 
+MOST_STACKED = 1_000_000  # numbers, of rows times roots of several posteriors
+
 
 class WeightPosterior(ABC):
     """A Gaussian over weights; its fields are arrays, so that it can be stored.
@@ -33,6 +35,7 @@ class WeightPosterior(ABC):
     kind: ClassVar[str]
     couples: ClassVar[bool] = False  # whether outputs that a site takes for independent are correlated
     widens: ClassVar[bool] = False  # whether something can be added to its covariance
+    by_levels: ClassVar[bool] = False  # whether some of the weights belong to levels, each to one
     cubes: Array = np.zeros((0, 0))  # its third central moments, if they are known: see `third_moments`
     mean: Array
 
@@ -65,6 +68,12 @@ class WeightPosterior(ABC):
     @abstractmethod
     def at(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
         """Means and variances of L w + N(0, rest), in bounded memory."""
+
+    @classmethod
+    def at_each(cls, parts: Sequence[Any], L: Sequence[Any], rest: Sequence[Any]) -> tuple[Array, Array]:
+        """The same under each of several, each with functionals of its own, which may be the same object."""
+        pairs = [part.at(own, other) for part, own, other in zip(parts, L, rest, strict=True)]
+        return np.array([m for m, _ in pairs]), np.array([v for _, v in pairs])
 
     def apart(self, L: Any, rest: Any = 0.0) -> Array:
         """Variances, where several outputs are correlated, of independent ones with the same differences between them.
@@ -243,6 +252,16 @@ class DenseWeights(WeightPosterior):
         with threads_for(self.size):
             v, m = design.row_norms_squared(self.root, upper=self._upper, times=self.mean)
             return m, v + rest
+
+    @classmethod
+    def at_each(cls, parts: Sequence[Any], L: Sequence[Any], rest: Sequence[Any]) -> tuple[Array, Array]:
+        one, shapes = L[0], {part.root.shape if type(part) is cls else () for part in parts}
+        same = isinstance(one, np.ndarray) and all(own is one for own in L) and shapes == {(one.shape[1],) * 2}
+        if not same or len(parts) * one.size > MOST_STACKED:
+            return super().at_each(parts, L, rest)
+        scaled = one @ np.array([part.root for part in parts])
+        return (np.array([part.mean for part in parts]) @ one.T,
+                np.einsum("kij,kij->ki", scaled, scaled) + np.array([np.broadcast_to(own, len(one)) for own in rest]))
 
     def joint(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
         design = functionals(L, self.size)

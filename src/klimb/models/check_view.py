@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
@@ -17,7 +17,8 @@ from scipy.special import chdtrc, stdtrit
 
 from klimb.errors import InputError
 from klimb.linalg.matrix import as_design
-from klimb.models.loo import LeftOut, log_predictive
+from klimb.models.averages import average_chance
+from klimb.models.loo import LeftOut
 from klimb.numerics.arrays import Array
 from klimb.report.diagnostics import quantile_residuals
 from klimb.rows.columns import Codes
@@ -80,6 +81,7 @@ class CheckView:
         first = np.random.default_rng(SEED).choice(len(rows) // 2, MOST_ROWS // 2, replace=False)
         return np.asarray(rows[np.sort(np.concatenate([2 * first, 2 * first + 1]))])
 
+    @cached_property
     def hardest(self) -> CheckView:
         """The same with the rows that the others predict worst; itself where all rows are looked at."""
         density = self.fit.data_loo.log_density
@@ -123,8 +125,8 @@ class CheckView:
         return self.fit.model.likelihood.response
 
     def by_class(self) -> list[CheckView]:
-        """The view of every class by itself; this one where there are none."""
-        return [CheckView(self.fit, number) for number in range(self.n_classes)]
+        """The view of every class by itself, this one being that of the first."""
+        return [self, *(CheckView(self.fit, number) for number in range(1, self.n_classes))]
 
     @property
     def n_classes(self) -> int:
@@ -155,12 +157,14 @@ class CheckView:
         """(y - mean) / sd, of each row from the others."""
         return np.asarray((self.y - self.loo.mean) / np.sqrt(np.maximum(self.loo.variance, 1e-300)))
 
-    def moment(self, power: int) -> float:
-        """Of the residuals, centred and in their own sds."""
+    @cached_property
+    def moments(self) -> tuple[float, float]:
+        """Skewness and excess kurtosis of the residuals."""
         assert self.residuals is not None
-        centred = self.residuals - float(self.counts @ self.residuals) / self.n
-        sd = np.sqrt(float(self.counts @ centred**2) / self.n)
-        return float(self.counts @ (centred / max(sd, 1e-300)) ** power) / self.n
+        centred, share = self.residuals - float(self.counts @ self.residuals) / self.n, self.counts / self.n
+        squares = centred**2
+        variance = max(float(share @ squares), 1e-300)
+        return float(share @ (squares * centred)) / variance**1.5, float(share @ squares**2) / variance**2 - 3.0
 
     @cached_property
     def n_free(self) -> float:
@@ -181,18 +185,22 @@ class CheckView:
     @cached_property
     def leverage(self) -> Array:
         """The share of each row's own prediction that the row itself decides, between 0 and 1."""
-        q = self.posterior
-        h = (q.gamma * (q.v - q.latent.slack))[self.rows]
-        return np.asarray(np.clip(h / self.sites, 0.0, 0.99))
+        gamma, v, _ = self._own
+        return np.asarray(np.clip(gamma * v / self.sites, 0.0, 0.99))
+
+    @cached_property
+    def _own(self) -> tuple[Array, Array, Array]:
+        """gamma of each row, the variance of f that the weights explain, and the rest of it."""
+        q, rows = self.posterior, self.rows
+        slack = np.broadcast_to(q.latent.slack, q.v.shape)[rows]
+        return q.gamma[rows], q.v[rows] - slack, slack
 
     @cached_property
     def without(self) -> tuple[Array, Array]:
         """Mean and variance of f of each row, offset included, without one copy of it."""
-        q = self.posterior
-        a, gamma, slack = q.a[self.rows] / self.sites, q.gamma[self.rows] / self.sites, q.latent.slack
-        v = (q.v - slack)[self.rows]
-        own = v / np.maximum(1.0 - gamma * v, 1e-3)
-        return self.fitted - own * a, own + np.broadcast_to(slack, q.v.shape)[self.rows]
+        gamma, v, slack = self._own
+        own = v / np.maximum(1.0 - gamma / self.sites * v, 1e-3)
+        return self.fitted - own * (self.posterior.a[self.rows] / self.sites), own + slack
 
     @property
     def fitted(self) -> Array:
@@ -209,39 +217,48 @@ class CheckView:
         """P(Y = 0) of each row without that row."""
         rest = np.flatnonzero(self.y > 0.0)
         f, v = (own[rest] for own in self.without)
-        site = self.fit.model.new_site(self.fit.observed.take(self.rows[rest]).aux)
-        chance = self.loo.at.copy()
-        chance[rest] = np.exp(log_predictive(site, np.zeros(len(rest)), f, v, f, v))
+        site, zero = self.fit.model.new_site(self.fit.observed.take(self.rows[rest]).aux), np.zeros(len(rest))
+        constant, chance = np.broadcast_to(site.constant(zero), zero.shape), self.loo.at.copy()
+        chance[rest] = average_chance(lambda own, f: np.exp(site.rows(own).value(zero[own], f) + constant[own]), f, v,
+                                      lambda own: np.exp(site.rows(own).log_predictive(zero[own], f[own], v[own])))
         return chance
 
     def score(self, columns: Array) -> ScoreTest:
         """The score test of columns at the rows, beside what the model has already."""
-        return self.scores([columns])[0]
+        return self.scores(columns[:, None])[0]
 
-    def scores(self, each: Sequence[Array]) -> list[ScoreTest]:
-        """The same for several sets of columns, each by itself."""
-        rows, first = self._cells
-        weights, found = self.fit.observed.weights, [ScoreTest(0.0, 0, 0.0, self.n)] * len(each)
+    def scores(self, each: Array) -> list[ScoreTest]:
+        """The same for several sets of columns, each by itself: (rows, sets, columns), where some may be 0."""
+        (rows, first), weights, found = self._cells, self.fit.observed.weights, []
         n = self.n if weights is None else float(weights[rows].sum())
-        for width in {columns.shape[1] for columns in each} - {0}:
-            places = [k for k, columns in enumerate(each) if columns.shape[1] == width]
-            columns = np.hstack([each[k][first] for k in places])
-            shape = len(rows), len(places), width
-            free = columns - self.posterior.factorised().smooth_rows(rows, self.posterior.gamma[rows, None] * columns)
-            statistics, sizes = self._scored(*(np.swapaxes(own.reshape(shape), 0, 1) for own in (columns, free)))
-            for k, statistic, size in zip(places, statistics.tolist(), sizes.tolist(), strict=True):
-                share = min(statistic / n, 0.999)  # a free scale would shrink
-                nats = -0.5 * np.log1p(-share) if self.fit.model.likelihood.scaled else 0.5 * share
-                found[k] = ScoreTest(statistic, size, float(nats) * self.fit.observed.total, n)
+        shape, columns = (len(rows), *each.shape[1:]), each[first].reshape(len(rows), -1)
+        weighted = self.posterior.gamma[rows, None] * columns
+        free = columns - self.posterior.factorised().smooth_rows(rows, weighted)
+        statistics, sizes = self._scored(*(np.swapaxes(own.reshape(shape), 0, 1) for own in (columns, weighted, free)))
+        for statistic, size in zip(statistics.tolist(), sizes.tolist(), strict=True):
+            share = min(statistic / n, 0.999)  # a free scale would shrink
+            nats = -0.5 * np.log1p(-share) if self.fit.model.likelihood.scaled else 0.5 * share
+            found.append(ScoreTest(statistic, size, float(nats) * self.fit.observed.total, n))
         return found
 
-    def _scored(self, columns: Array, free: Array) -> tuple[Array, Array]:
-        """Statistics of columns (sets, rows, width), of which the model leaves something ``free``, and their sizes."""
-        rows, q = self._cells[0], self.posterior
-        a, gamma, turned = q.a[rows], q.gamma[rows, None], np.swapaxes(columns, 1, 2)
-        sizes, axes = np.linalg.eigh(turned @ (np.abs(gamma) * columns))
+    @cached_property
+    def curves(self) -> list[ScoreTest]:
+        """Of trends along the columns in the model, those left out, the order of the rows, and the prediction squared.
+        """
+        f, (inside, outside, _) = self.without[0], self.columns
+        columns = trend([*inside.values(), *outside.values(), self.fit.observed.places[self.rows].astype(np.float64)])
+        z = np.nan_to_num(np.clip((f - f.mean()) / f.std(), -3.0, 3.0))
+        # A cube of it is too like what the model has, and too much of it chance.
+        square = np.where(np.arange(DEGREE) == 0, z[:, None] ** 2, 0.0)
+        return self.scores(np.concatenate([columns, square[:, None]], axis=1))
+
+    def _scored(self, columns: Array, weighted: Array, free: Array) -> tuple[Array, Array]:
+        """Statistics and sizes of sets of columns (sets, rows, width), times gamma, and what the model leaves free."""
+        a, gamma = self.posterior.a[self._cells[0]], self.posterior.gamma[self._cells[0], None]
+        heavy = np.abs(gamma) * columns if (gamma < 0.0).any() else weighted
+        sizes, axes = np.linalg.eigh(np.swapaxes(columns, 1, 2) @ heavy)
         axes = axes * _inverse_root(sizes, 1e-10 * np.maximum(sizes[:, -1:], 1e-300))[:, None]
-        variance = turned @ (gamma * free)
+        variance = np.swapaxes(weighted, 1, 2) @ free
         left, turn = np.linalg.eigh(np.swapaxes(axes, 1, 2) @ (0.5 * (variance + np.swapaxes(variance, 1, 2))) @ axes)
         axes = axes @ turn * _inverse_root(left, FREE)[:, None]
         slopes = ((a @ columns)[:, None] @ axes)[:, 0]
@@ -251,9 +268,10 @@ class CheckView:
         return statistics, (left > FREE).sum(axis=1)
 
     @cached_property
-    def _cells(self) -> tuple[Codes, Codes]:
+    def _cells(self) -> tuple[Codes, Any]:
         """Rows without their copies, a cell having all its weight, and the first place of each."""
-        return np.unique(self.rows, return_index=True)
+        copied = self.fit.observed.copies is not None
+        return np.unique(self.rows, return_index=True) if copied else (self.rows, slice(None))
 
     @cached_property
     def _pulls(self) -> Array:
@@ -302,7 +320,8 @@ class CheckView:
         good = np.isfinite(values)
         if np.ptp(values[good]) == 0.0 if good.any() else True:
             return True
-        return bool(abs(np.corrcoef(_ranks(values[good]), _ranks(self.y[good]))[0, 1]) > 0.99)
+        one, other = _ranks(np.array([values[good], self.y[good]]))[0]
+        return bool(abs(np.corrcoef(one, other)[0, 1]) > 0.99)
 
     # -- what another likelihood would gain, at the means of this fit
 
@@ -318,9 +337,12 @@ class CheckView:
         site: Callable[[float], Site] = {
             "negative_binomial": NegativeBinomial, "gamma": Gamma,
             "student_t": lambda df: StudentT(max(df, 1.0), scale / float(stdtrit(max(df, 1.0), 0.75)))}[family]
-        best = max(float(self.counts @ site(value).log_density(y, place))
-                   for value in np.exp(np.linspace(-4.0, 6.0, GRID)).tolist())
-        return (best - float(self.counts @ own)) * self.fit.observed.total / self.n
+        grid = np.exp(np.linspace(-4.0, 6.0, GRID)).tolist()
+        total = lru_cache(lambda k: float(self.counts @ site(grid[k]).log_density(y, place)))
+        best = max(range(0, GRID, 8), key=total)
+        for step in (4, 2, 1):
+            best = max((k for k in (best - step, best, best + step) if 0 <= k < GRID), key=total)
+        return (total(best) - float(self.counts @ own)) * self.fit.observed.total / self.n
 
     # -- words
 
@@ -350,20 +372,32 @@ def looked_at(rows: Codes, copies: Array | None) -> Codes:
     return np.asarray(np.repeat(rows, counts))
 
 
-def trend(values: Array) -> Array:
-    """Polynomials in the ranks of a column, (n, at most `DEGREE`), each with mean square near 1; 0 where missing."""
-    good = np.isfinite(values)
-    u = 2.0 * _ranks(values[good]) - 1.0
-    degree = min(DEGREE, len(np.unique(u)) - 1)
-    out = np.zeros((len(values), max(degree, 0)))
-    out[good] = np.polynomial.legendre.legvander(u, max(degree, 0))[:, 1:] * np.sqrt(2.0 * np.arange(1, degree + 1) + 1)
-    return out
+def trend(columns: Sequence[Array]) -> Array:
+    """Polynomials in the ranks of columns, (n, columns, `DEGREE`), each with mean square near 1.
+
+    They are 0 where a value is missing, and where there are too few values that differ for their degree.
+    """
+    values = np.where(np.isfinite(columns), columns, np.nan)
+    places, distinct = _ranks(values)
+    u = 2.0 * places - 1.0
+    square, degrees = u**2, np.arange(1, DEGREE + 1)
+    out = np.array([u, 1.5 * square - 0.5, (2.5 * square - 1.5) * u, (4.375 * square - 3.75) * square + 0.375])
+    out *= (np.sqrt(2.0 * degrees + 1.0)[:, None] * (degrees[:, None] < distinct))[..., None]
+    out[:, np.isnan(values)] = 0.0
+    return np.ascontiguousarray(out.T)
 
 
-def _ranks(values: Array) -> Array:
-    """Places between 0 and 1, the same for equal values."""
-    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
-    return np.asarray(((np.cumsum(count) - 0.5 * count) / max(len(values), 1))[place])
+def _ranks(values: Array) -> tuple[Array, Array]:
+    """Places between 0 and 1 within rows, the same for equal values, and how many differ; those of NaN are beyond 1."""
+    order = np.argsort(values, axis=1)
+    ordered, count = np.take_along_axis(values, order, axis=1), np.isfinite(values).sum(axis=1, keepdims=True)
+    new, middle = ordered[:, 1:] != ordered[:, :-1], np.arange(0.5, values.shape[1]) + np.zeros((len(values), 1))
+    for k in np.flatnonzero(~new.all(axis=1)):
+        ends = np.concatenate([[0], np.flatnonzero(new[k]) + 1, [values.shape[1]]])
+        middle[k] = np.repeat(0.5 * (ends[1:] + ends[:-1]), np.diff(ends))
+    places = np.empty(values.shape)
+    np.put_along_axis(places, order, middle / np.maximum(count, 1), axis=1)
+    return places, np.count_nonzero(np.isfinite(ordered[:, 1:]) & new, axis=1) + 1
 
 
 def _some(columns: dict[str, Array]) -> dict[str, Array]:

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from scipy.special import chdtr, chdtrc, fdtrc, ndtr, stdtr
+from scipy.special import chdtr, chdtrc, fdtrc, ndtr, stdtr, stdtrit
 
 from klimb.errors import KlimbError
-from klimb.models.check_view import FEWEST_ROWS, MOST_LEVELS, CheckView, kurtosis_score, skew_score, trend
+from klimb.models.check_view import FEWEST_ROWS, MOST_LEVELS, CheckView, kurtosis_score, skew_score
 from klimb.report.records import Checks, Finding
 from klimb.report.text import plain
 
@@ -79,7 +79,7 @@ CHECKS: dict[str, Check] = {}
 
 def _shaped(view: CheckView) -> bool:
     """Whether residuals have a shape that says something."""
-    return view.residuals is not None and view.response != "binary"
+    return view.response != "binary" and view.residuals is not None
 
 
 def check(name: str, applies: Callable[[CheckView], bool] = _shaped, *, of_classes: bool = False) -> Callable[
@@ -149,7 +149,7 @@ def trends(view: CheckView) -> Iterator[Suspect]:
     """Residuals that move with a column: along a curve for one in the model, in any way for one left out."""
     inside, outside, _ = view.columns
     every = {**inside, **outside}
-    for name, score in zip(every, view.scores([trend(values) for values in every.values()]), strict=True):
+    for name, score in zip(every, view.curves, strict=False):
         left = f"explains {score.share:.0%} of the residual variance{view.of_class}"
         words = (f"residuals follow a curve along {name}, which {left}" if name in inside else
                  f"{name}, which is not in the model, {left}")
@@ -195,9 +195,7 @@ def _predictions_vary(view: CheckView) -> bool:
 @check("link", _predictions_vary)
 def link(view: CheckView) -> Iterator[Suspect]:
     """Residuals that curve along the prediction: another link, another scale of y, or products of columns."""
-    f, own = view.without[0], view.fit.model.likelihood
-    z = np.clip((f - f.mean()) / f.std(), -3.0, 3.0)
-    score = view.score((z**2)[:, None])  # a cube is too like what the model has, and too much of it chance
+    score, own = view.curves[-1], view.fit.model.likelihood
     others = [name for name in own.links if name != own.link.name]
     positive = own.link.name == "identity" and (view.y > 0.0).all()
     scale = "model log(y)" if positive else "add products of its columns"
@@ -212,7 +210,7 @@ def link(view: CheckView) -> Iterator[Suspect]:
 
 def _counted(view: CheckView) -> bool:
     several = view.response == "trials" and bool(np.any(view.fit.observed.aux["trials"] > 1.0))
-    return view.residuals is not None and (view.response == "counts" or several)
+    return (view.response == "counts" or several) and view.residuals is not None
 
 
 @check("dispersion", _counted)
@@ -233,7 +231,7 @@ def dispersion(view: CheckView) -> Iterator[Suspect]:
                       if name == "poisson" else f"{view.call(add='(1 | row)')}  # row is 0, 1, 2, ...")
 
 
-@check("zeros", lambda view: view.residuals is not None and view.response == "counts")
+@check("zeros", lambda view: view.response == "counts" and view.residuals is not None)
 def zeros(view: CheckView) -> Iterator[Suspect]:
     """More zeros, or fewer, than the model expects."""
     chance, counts = view.chance_of_zero(), view.counts
@@ -248,9 +246,10 @@ def zeros(view: CheckView) -> Iterator[Suspect]:
 
 def _ordered(view: CheckView) -> bool:
     """Rows that were merged, sorted by their response, or that count several times have no order of their own."""
-    data, steps = view.fit.observed, np.diff(view.fit.observed.y)
-    in_order = max(float(np.mean(steps >= 0.0)), float(np.mean(steps <= 0.0))) > 0.95 if len(steps) else True
-    return data.merged is None and data.weights is None and not in_order
+    data, y = view.fit.observed, view.fit.observed.y
+    if data.merged is not None or data.weights is not None:
+        return False
+    return bool(max(np.count_nonzero(y[1:] >= y[:-1]), np.count_nonzero(y[1:] <= y[:-1])) <= 0.95 * (len(y) - 1))
 
 
 @check("order", _ordered)
@@ -268,7 +267,7 @@ def order(view: CheckView) -> Iterator[Suspect]:
                     "position", 2)
     yield alike
     if not alike.guilty:
-        score = view.score(trend(places.astype(np.float64)))
+        score = view.curves[-2]
         yield Suspect(score.p, score.share, score.share, DRIFT, "residuals drift with the order of the rows, which "
                       f"explains {score.share:.0%} of their variance", lambda: view.call(add="s(row)")
                       + _nats(score.gain, "by its score; row is 0, 1, 2, ..."), 2)
@@ -277,7 +276,7 @@ def order(view: CheckView) -> Iterator[Suspect]:
 @check("tails")
 def tails(view: CheckView) -> Iterator[Suspect]:
     """Residuals with tails heavier, or lighter, than the likelihood's."""
-    kurtosis = view.moment(4) - 3.0
+    kurtosis = view.moments[1]
     p = 2.0 * float(ndtr(-abs(kurtosis_score(kurtosis, view.n_free))))
     name = view.fit.model.likelihood.name
     share = float(view.counts @ (np.abs(view.residuals) > 3.0)) / view.n  # type: ignore[arg-type]
@@ -294,7 +293,7 @@ def tails(view: CheckView) -> Iterator[Suspect]:
 @check("skew")
 def skew(view: CheckView) -> Iterator[Suspect]:
     """Residuals that are skewed."""
-    skewness = view.moment(3)
+    skewness = view.moments[0]
     yield Suspect(2.0 * float(ndtr(-abs(skew_score(skewness, view.n_free)))), skewness, skewness, SKEW,
                   f"residuals are skewed {'right' if skewness > 0 else 'left'} (skewness {skewness:.1f})",
                   lambda: _positive(view) if skewness > 0.0 and (view.y > 0.0).all() else _wider(view))
@@ -305,18 +304,22 @@ def spreads(view: CheckView) -> Iterator[Suspect]:
     """A spread of residuals that changes along the prediction or a column (heteroscedasticity)."""
     columns = {"the prediction": view.without[0], **view.columns[0]} if len(view.rows) >= 10 * BINS else {}
     size, counts = np.abs(view.residuals), view.counts  # type: ignore[arg-type]
+    total, squares = counts * size, float(counts @ size**2)
+    place = (len(size) - 1.0) * np.arange(1, BINS) / BINS
+    low = place.astype(np.intp)
     for name, values in columns.items():
-        edges = np.unique(np.quantile(values, np.arange(1, BINS) / BINS))
+        ordered = np.sort(values)
+        edges = np.unique(ordered[low] + (place - low) * (ordered[low + 1] - ordered[low]))
         if name == "the prediction":  # no row may choose its bin by its own y
             edges = edges[[np.mean(np.abs(values - edge) <= 2.0 * view.own_pull) < 0.05 for edge in edges]]
-        bins = np.searchsorted(edges, values, side="right")
+        bins = np.sum([values >= edge for edge in edges], axis=0, dtype=np.intp) if edges.size else low[:0]
         weight = np.bincount(bins, counts, len(edges) + 1)
-        means = np.bincount(bins, counts * size, len(edges) + 1) / np.maximum(weight, 1e-300)
+        means = np.bincount(bins, total, len(edges) + 1) / np.maximum(weight, 1e-300)
         some = means[weight >= 5.0]
         if len(some) < 2:
             continue
-        between = float(weight @ (means - float(counts @ size) / view.n) ** 2)
-        k, within = len(weight) - 1, float(counts @ (size - means[bins]) ** 2)
+        between = float(weight @ (means - float(total.sum()) / view.n) ** 2)
+        k, within = len(weight) - 1, squares - float(weight @ means**2)
         p = float(fdtrc(k, view.n_free - k, between / k / max(within / max(view.n_free - k, 1.0), 1e-300)))
         ratio, high = float(some.max() / max(some.min(), 1e-3)), "high" if some[-1] > some[0] else "low"
         grows = name == "the prediction" and high == "high" and (view.y > 0.0).all()
@@ -325,20 +328,20 @@ def spreads(view: CheckView) -> Iterator[Suspect]:
                       lambda grows=grows: _positive(view) if grows else _wider(view), len(columns))  # type: ignore[misc]
 
 
-@check("outliers", lambda view: view.residuals is not None)
+@check("outliers", lambda view: view.hardest.residuals is not None)
 def outliers(view: CheckView) -> Iterator[Suspect]:
     """Rows far from their leave-one-out prediction, and how far they pull their own prediction."""
-    view = view.hardest()
+    view = view.hardest
     far, data = np.abs(view.residuals), view.fit.observed  # type: ignore[arg-type]
     # The spread was learnt from as many rows as are free: t, not normal.
-    chance = 2.0 * data.total * stdtr(max(data.total - view.n + view.n_free, 1.0), -far)
-    worst = int(np.argmax(far))
-    many = int(np.sum(chance < LEVEL / len(CHECKS)))
+    free, worst = max(data.total - view.n + view.n_free, 1.0), int(np.argmax(far))
+    chance = 2.0 * data.total * float(stdtr(free, -far[worst]))
+    many = int(np.sum(far > -stdtrit(free, 0.5 * LEVEL / len(CHECKS) / data.total)))
     row, y = int(data.places[view.rows[worst]]), float(view.y[worst])
     moved = float(view.own_pull[worst]) / np.sqrt(max(float(view.without[1][worst]), 1e-300))
     which, remark = (f"row {row}", f" if row {row}, counted from 0, is right") if data.copies is None else ("a row", "")
     others = f"; {many - 1} more rows are outliers" if many > 1 else ""
-    yield Suspect(float(chance[worst]), float(far[worst]), float(far[worst]), FAR,
+    yield Suspect(chance, float(far[worst]), float(far[worst]), FAR,
                   f"{which} ({data.name} = {data.levels[int(y)] if data.levels else plain(y)}) lies {far[worst]:.1f} sd"
                   f" from its leave-one-out prediction and moves its own prediction by {moved:.1f} posterior sd"
                   f"{others}",

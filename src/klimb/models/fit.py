@@ -220,7 +220,9 @@ class Fit:
         if self.by_sums:
             raise InputError("leaving rows out needs each response", "the sums of cells",
                              "Fit with cells=False, or a sample of the rows, to check the model and to compare it.")
-        return leave_one_out(self.model, self.components, self.observed)
+        # Packed weights tell sites to fewer digits, and must tell the same bits; fits by formula keep this in files.
+        q = None if self.result is None or getattr(self, "formula", None) is None else self.result.posterior
+        return leave_one_out(self.model, self.components, self.observed, q)
 
     @cached_property
     def _loo(self) -> LeaveOneOut:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -19,14 +19,15 @@ from klimb.infer.problem import Problem
 from klimb.latents.base import Posterior
 from klimb.latents.output_posteriors import independent_variances
 from klimb.likelihoods import Observed
+from klimb.models.averages import log_predictive, place_of
 from klimb.models.components import Components
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
 from klimb.numerics.pareto import smooth_log_weights
 from klimb.sites.base import Site
-from klimb.sites.prediction import class_chances, predictive_cdf
+from klimb.sites.prediction import class_chances
 from klimb.sites.wrappers import Censored
-from klimb.trust.collapsed import CollapsedWeights, quadrature
+from klimb.trust.collapsed import CollapsedWeights
 
 MOST_TERMS = 100_000  # rows times points of theta
 MOST_MOMENTS, MOST_POINTS = 5_000, 12  # the same, and points, for distribution functions, which cost quadrature
@@ -34,8 +35,6 @@ MOST_MOMENTS, MOST_POINTS = 5_000, 12  # the same, and points, for distribution 
 LEFT_NODES, MANY_ROWS = {1: (31, 15), 2: (11, 9), 3: (5, 5)}, 10
 MOST_LEFT = 2e6  # values of log p for that
 FEW_ROWS = 50  # of a level on average: with more, cavities are close
-NODES, STEPS, REACH = (3, 5, 9), (0.4, 0.2), 6.4  # of averages over f, in its sds
-CLOSE = (0.0, 1e-4, 1e-4, 1e-3, 1e-2)  # nats, or share of a tail, from the rule before: halved steps square an error
 LEAST_WEIGHT = 0.002  # of a point, over that of the heaviest
 
 
@@ -168,6 +167,10 @@ class Cavities:
         """Mean, variance, P(Y < y) and P(Y <= y) of some data before they were seen."""
         places = _places(rows, self.site, len(self.y))
         site, y, m, v = self.site.rows(rows), self.y[rows], self.m[places], self.v[places]
+        if site.response == "classes" and len(site.labels()) == 2:
+            own, up = np.exp(self.log_density[rows]), y == site.labels()[1]
+            mean = np.where(up, own, 1.0 - own)
+            return mean, own * (1.0 - own), np.where(up, 1.0 - own, 0.0), np.where(up, 1.0, own)
         if site.response == "classes":
             chances, classes = class_chances(site, m, v), np.arange(len(site.labels()), dtype=float)
             mean, upto = chances @ classes, np.cumsum(chances, axis=1)
@@ -176,7 +179,7 @@ class Cavities:
             variance = np.einsum("nk,nk->n", chances, (classes - mean[:, None]) ** 2)
             return mean, variance, below, np.minimum(upto[number, place], 1.0)
         mean, variance = site.response_moments(m, v)
-        at = _place(site, y, m, v)
+        at = place_of(site, y, m, v)
         below = np.maximum(at - np.exp(self.log_density[rows]), 0.0) if site.discrete else at
         if isinstance(site, Censored):  # all that is larger is possible
             at = np.where(np.asarray(site.status) > 0.0, at, 1.0)
@@ -191,66 +194,10 @@ def cavities(site: Site, y: Array, m: Array, v: Array, slack: Array, a: Array, g
     v_out = np.where(proper, cavity + slack, np.nan)
     m_out = np.where(proper, m - cavity * a, np.nan)
     density = np.full(len(y), np.nan)
-    rows = np.flatnonzero(proper.reshape(site.n_outputs, -1).all(axis=0))
-    places = _places(rows, site, len(y))
+    rows: Any = slice(None) if proper.all() else np.flatnonzero(proper.reshape(site.n_outputs, -1).all(axis=0))
+    places = rows if proper.all() else _places(rows, site, len(y))
     density[rows] = log_predictive(site.rows(rows), y[rows], m_out[places], v_out[places], m[places], v[places])
     return Cavities(m_out, v_out, density, site, y)
-
-
-def log_predictive(site: Site, y: Array, m_out: Array, v_out: Array, m: Array, v: Array) -> Array:
-    """log int p(y | f) N(f; m_out, v_out) df, by nodes of q's own N(m, v), which is close to what is integrated."""
-    known = type(site).tilted is not Site.tilted or type(site).log_predictive is not Site.log_predictive
-    if known or not (site.separable and site.smooth and site.log_concave):
-        return site.log_predictive(y, m_out, v_out)
-    constant, away, scale = np.broadcast_to(site.constant(y), y.shape), m - m_out, np.sqrt(v)
-
-    def rule(rows: Any, x: Array, log_share: Array) -> Array:
-        d = scale[rows] * x
-        logs = site.rows(rows).value(y[rows], m[rows] + d) - 0.5 * (away[rows] + d) ** 2 / v_out[rows]
-        logs += 0.5 * x**2 + log_share
-        top = logs.max(axis=0)
-        total = np.log(np.exp(logs - top).sum(axis=0)) + top
-        return np.asarray(total + 0.5 * np.log(v[rows] / v_out[rows]) + constant[rows])
-
-    return _by_nodes(rule, lambda one, other: np.abs(one - other), len(y),
-                     lambda rows: site.rows(rows).log_predictive(y[rows], m_out[rows], v_out[rows]))
-
-
-def _place(site: Site, y: Array, m: Array, v: Array) -> Array:
-    """P(Y <= y) where f ~ N(m, v), to a share of the tail that y is in."""
-    if not site.smooth or not v.any():
-        return predictive_cdf(site, y, m, v)
-
-    def rule(rows: Any, x: Array, log_share: Array) -> Array:
-        f = m[rows] + np.sqrt(v[rows]) * x
-        return np.asarray((np.exp(log_share) * site.rows(rows).cdf(y[rows], f)).sum(axis=0))
-
-    with np.errstate(all="ignore"):
-        return _by_nodes(rule, lambda one, other: np.abs(one - other) / np.minimum(one, 1.0 - one), len(y),
-                         lambda rows: predictive_cdf(site.rows(rows), y[rows], m[rows], v[rows]))
-
-
-@lru_cache(maxsize=1)
-def _rules() -> list[tuple[Array, Array]]:
-    """Nodes and log weights of averages under N(0, 1): by Gauss and Hermite, then by trapezia for what is steep."""
-    found = [(x, log_share[:, None]) for x, log_share in (quadrature(1, count) for count in NODES)]
-    for step in STEPS:
-        x = np.arange(-REACH, REACH + 0.5 * step, step)[:, None]
-        found.append((x, np.log(step / np.sqrt(2.0 * np.pi)) - 0.5 * x**2))
-    return found
-
-
-def _by_nodes(rule: Callable[[Any, Array, Array], Array], apart: Callable[[Array, Array], Array], n: int,
-              exact: Callable[[Any], Array]) -> Array:
-    """Averages by the fewest nodes that are not ``apart`` from the answer of fewer; ``exact`` ones of what is left."""
-    found, left = np.full(n, np.nan), np.arange(n)
-    for (x, log_share), tolerance in zip(_rules(), CLOSE, strict=True):
-        before, found[left] = found[left], rule(left, x, log_share)
-        left = left[~(apart(found[left], before) < tolerance)]
-        if not left.size:
-            return found
-    found[left] = exact(left)
-    return found
 
 
 def coupled_cavities(site: Site, y: Array, m: Array, S: Array) -> Cavities:
@@ -293,11 +240,12 @@ def loo(posterior: Posterior, site: Site, y: Any) -> LeaveOneOut:
     return mixed([found], np.zeros(1), None)
 
 
-def leave_one_out(model: Any, components: Components, data: Observed) -> LeaveOneOut:
+def leave_one_out(model: Any, components: Components, data: Observed, q: Posterior | None = None) -> LeaveOneOut:
     """Of a fit, with its hyperparameters integrated out where they were.
 
     Cavities are those of q, at its points of theta by their corrected weights, but for classes, which are not
-    independent. Of levels with few rows, from whose posterior a cavity is far, they are corrected.
+    independent. Of levels with few rows, from whose posterior a cavity is far, they are corrected. ``q`` is the fit's
+    own, whose sites are those of single rows where these do not count several times.
     """
     plain, weights = components.uncorrected, components.weights
     if plain is not None and not components.parts[0].couples:
@@ -305,44 +253,60 @@ def leave_one_out(model: Any, components: Components, data: Observed) -> LeaveOn
         weights, components = same @ (weights / np.maximum(same.sum(axis=0), 1)), plain
         weights = weights if weights.any() else plain.weights
     keep = _affordable(weights, data.n)
-    prepared, known = model.prepare(None), list[Cavities | None]()
-    waiting = list[tuple[Site, Array, Array, Array]]()  # points of theta whose rows are looked at together
-    for k in keep:
-        here, part = model.moved(components.theta[k]), components.parts[k]
-        functionals = here.functionals(prepared)
-        m, v = part.at(functionals.L, functionals.rest)
-        m = m + functionals.shift
-        if k == keep[0] or model.likelihood.parameters:  # else the site does not move with theta
-            site = here.new_site(data.aux)
-        if k == keep[0]:
-            y = site.validate(data.y)
-        if part.couples:
-            known.append(coupled_cavities(site, y, m, part.within(functionals.L, functionals.rest)))
-        elif not v.any():  # a draw
-            known.append(Cavities(m, v, site.log_density(y, m), site, y))
-        else:
-            known.append(None)
-            waiting.append((site, m, v, here.slack[: m.size]))
-    others, shares = iter(_of_points(waiting, y) if waiting else ()), weights[keep] / weights[keep].sum()
-    every = [next(others) if one is None else one for one in known]
-    if plain is components and data.n <= FEW_ROWS * plain.parts[0].size:  # rows of a level, of which there are fewer
+    shares = weights[keep] / weights[keep].sum()
+    alone = len(components.parts) == 1 and data.weights is None and not components.parts[0].couples
+    if q is not None and alone and q.spread and len(q.m) == data.n and not q.latent.by_products:
+        site, m = model.new_site(data.aux), q.m if data.offset is None else q.m + data.offset
+        every = [cavities(site, site.validate(data.y), m, q.v, q.latent.slack, q.a, q.gamma)]
+    else:
+        every = _every_cavity(model, components.theta[keep], [components.parts[k] for k in keep], data)
+    few = plain is components and data.n <= FEW_ROWS * plain.parts[0].size  # rows of a level, of which there are fewer
+    if few and components.parts[0].by_levels:
         own = [components.parts[k] for k in keep]
         every = _levels_left_out(model, components.theta[keep], own, shares, data, every)
     return replace(mixed(every, np.log(shares), data.weights), sampled_from=data.sampled_from)
 
 
+def _every_cavity(model: Any, points: Array, parts: list[Any], data: Observed) -> list[Cavities]:
+    """Of all rows at several points of theta, by q of the weights there."""
+    known, models = list[Cavities | None](), [model.moved(theta) for theta in points]
+    waiting = list[tuple[Site, Array, Array, Array]]()  # points of theta whose rows are looked at together
+    prepared, site = model.prepare(None), models[0].new_site(data.aux)
+    y, rows = site.validate(data.y), [here.functionals(prepared) for here in models]
+    moments = type(parts[0]).at_each(parts, [own.L for own in rows], [own.rest for own in rows])
+    for here, part, own, centre, v in zip(models, parts, rows, *moments, strict=True):
+        m = centre + own.shift
+        if model.likelihood.parameters:  # else the site does not move with theta
+            site = here.new_site(data.aux)
+        if part.couples:
+            known.append(coupled_cavities(site, y, m, part.within(own.L, own.rest)))
+        elif not v.any():  # a draw
+            known.append(Cavities(m, v, site.log_density(y, m), site, y))
+        else:
+            known.append(None)
+            waiting.append((site, m, v, here.slack[: m.size]))
+    others = iter(_of_points(waiting, y) if waiting else ())
+    return [next(others) if one is None else one for one in known]
+
+
+def _joined(sites: list[Site], n: int) -> Site | None:
+    """The site of n data under each of several, one after the other; None where there is no such site."""
+    site = sites[0]
+    if len(sites) == 1:
+        return site
+    if all(own is site for own in sites):
+        return site.rows(np.tile(np.arange(n), len(sites))) if site.separable else None
+    if not (site.separable and {part.name for part in fields(site)} <= set(site.per_datum)):  # type: ignore[arg-type]
+        return None
+    return replace(site, **{name: np.concatenate([np.broadcast_to(getattr(own, name), n)  # type: ignore[type-var]
+                                                  for own in sites]) for name in site.per_datum})
+
+
 def _of_points(points: list[tuple[Site, Array, Array, Array]], y: Array) -> list[Cavities]:
     """The cavities at several points of theta, from sites, means, variances and slacks at each."""
-    n, site, count = len(y), points[0][0], len(points)
-    stretched = site.separable and {part.name for part in fields(site)} <= set(site.per_datum)  # type: ignore[arg-type]
-    same = all(own is site for own, *_ in points)
-    if count > 1 and not (site.separable and same) and not stretched:  # a call for each
+    count, many = len(points), _joined([point[0] for point in points], len(y))
+    if many is None:  # a call for each
         return [found for point in points for found in _of_points([point], y)]
-    if same:
-        many = site if count == 1 else site.rows(np.tile(np.arange(n), count))
-    else:
-        many = replace(site, **{name: np.concatenate([np.broadcast_to(getattr(own, name), n)  # type: ignore[type-var]
-                                                      for own, *_ in points]) for name in site.per_datum})
     m, v, slack = (np.concatenate(each) for each in list(zip(*points, strict=True))[1:])
     own = np.tile(y, count)
     e = many.oracle(own, m, v)  # of one copy of each datum: that is what is left out
@@ -414,27 +378,38 @@ def mixed(parts: list[Cavities], log_shares: Array, weights: Array | None) -> Le
         good = np.flatnonzero(np.isfinite(log_w).all(axis=0))
         log_w[:, good] = np.array([smooth_log_weights(log_w[:, i]).log_weights for i in good]).T
     with np.errstate(invalid="ignore"):  # a density of infinity under one theta and of 0 under another
-        total = np.logaddexp.reduce(log_w, axis=0)
-        found = np.logaddexp.reduce(log_w + densities, axis=0) - total
+        found = _log_sum(log_w + densities) - _log_sum(log_w)
     most = min(max(MOST_MOMENTS // max(log_w.shape[1], 1), 1), MOST_POINTS) if not drawn else len(parts)
     heavy = np.sort(np.argsort(-log_shares, kind="stable")[:most])
     some = [parts[k] for k in heavy]
     return LeaveOneOut(found, weights, details=lambda rows: _details(some, log_w[heavy], rows))
 
 
+def _log_sum(logs: Array) -> Array:
+    """Of the exponentials, over rows; of one row, which is often long, itself."""
+    return logs[0] if len(logs) == 1 else np.asarray(np.logaddexp.reduce(logs, axis=0))
+
+
 def _details(parts: list[Cavities], log_w: Array, rows: Any) -> Array:
     """What `LeftOut` has of some rows, by the weights of each row's parts; NaN where something is missing."""
-    rows = np.arange(log_w.shape[1]) if rows is None else rows
+    rows, n = np.arange(log_w.shape[1]) if rows is None else rows, len(parts[0].y)
     with np.errstate(invalid="ignore"):
-        w = np.exp(log_w[:, rows] - np.logaddexp.reduce(log_w[:, rows], axis=0))
+        w = np.exp(log_w[:, rows] - _log_sum(log_w[:, rows]))
         good = np.flatnonzero(np.isfinite(w).all(axis=0))
-        out, sums = np.full((4, len(rows)), np.nan), np.zeros((4, len(good)))
-        for part, weight in zip(parts, w[:, good], strict=True):
-            try:
-                mean, variance, below, at = part.moments(rows[good])
-            except InputError:  # a likelihood of the user's that has no moments and no distribution function
-                return out
-            sums += weight * np.array([mean, variance + mean**2, below, at])
+        out, own, many = np.full((4, len(rows)), np.nan), rows[good], _joined([part.site for part in parts], n)
+        try:
+            if many is None or len(parts) == 1:
+                each = np.array([part.moments(own) for part in parts])
+            else:
+                m, v, density = (np.concatenate([getattr(part, name) for part in parts])
+                                 for name in ("m", "v", "log_density"))
+                every = Cavities(m, v, density, many, np.tile(parts[0].y, len(parts)))
+                found = every.moments((n * np.arange(len(parts))[:, None] + own).ravel())
+                each = np.swapaxes(np.reshape(found, (4, len(parts), -1)), 0, 1)
+        except InputError:  # a likelihood of the user's that has no moments and no distribution function
+            return out
+        each[:, 1] += each[:, 0] ** 2
+        sums = np.einsum("kr,kqr->qr", w[:, good], each)
         sums[1] = np.maximum(sums[1] - sums[0] ** 2, 0.0)
     out[:, good] = sums
     return out

@@ -285,7 +285,7 @@ def higher_peak(peak: Peak, evaluate: Evaluator, found: HigherGround) -> Peak:
     return replace(higher, n_fits=higher.n_fits + peak.n_fits)
 
 
-def curvature(peak: Peak, evaluate: Evaluator, *, rough: bool = False) -> Array:
+def curvature(peak: Peak, evaluate: Evaluator, *, rough: bool = False, tol: float = CURVATURE_TOL) -> Array:
     """Minus the Hessian of the objective at the peak, by central differences of its gradient; ``rough``: to one side.
     """
     theta, lower, upper = peak.model.at, peak.model.theta.lower, peak.model.theta.upper
@@ -302,7 +302,7 @@ def curvature(peak: Peak, evaluate: Evaluator, *, rough: bool = False) -> Array:
         for sign in (inwards,) if rough else (1.0, -1.0):
             shifted = theta.copy()
             shifted[j] = np.clip(theta[j] + sign * step[j], lower[j], upper[j])
-            found = evaluate(shifted, start=peak.result.posterior, tol=FIT_TOL if rough else CURVATURE_TOL)
+            found = evaluate(shifted, start=peak.result.posterior, tol=FIT_TOL if rough else tol)
             evaluate.tell("curvature", len(sides) + 1 + j * (1 if rough else 2), theta.size * (1 if rough else 2),
                           peak.result.bound)
             sides.append(evaluate.gradient(found))

@@ -54,8 +54,8 @@ def mixture_rows(names: Sequence[str], weights: Array, means: Array, sds: Array,
 def linear_rows(names: Sequence[str], components: Components, rows: Any, tail: float,
                 kind: RowKind) -> list[CoefficientRow]:
     """A row for each linear functional of the weights."""
-    pairs = [part.at(rows, 0.0) for part in components.parts]
-    means, variances = np.array([m for m, _ in pairs]), np.array([v for _, v in pairs])
+    parts = components.parts
+    means, variances = type(parts[0]).at_each(parts, [rows] * len(parts), [0.0] * len(parts))
     skewness = partial(components.skewness, rows)
     return mixture_rows(names, components.weights, means, np.sqrt(variances), tail, kind, skewness)
 

@@ -16,7 +16,7 @@ from klimb.latents.base import Posterior
 from klimb.latents.coordinates import Coordinates, coordinates_of
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import threads_for
-from klimb.numerics.pareto import khat_threshold
+from klimb.numerics.pareto import RELIABLE, khat_threshold
 from klimb.trust.directions import FEWEST, direction_khat, leading_directions
 from klimb.trust.importance import Sample, WeightedMoments, default_draws, draw, redraw
 from klimb.trust.ladder import Ladder, climb_ladder
@@ -29,6 +29,7 @@ from klimb.trust.weights import LogWeights, exact_site
 REDRAW_DIM = 20  # coordinates up to which a wider proposal is worth its draws
 REDRAW_KHAT, REDRAW_EFFICIENCY = 0.5, 0.9  # when q's own draws call for it
 USABLE = 0.2  # efficiency from which weights are used for moments
+EVEN = 0.5  # efficiency from which weights over all directions say enough of those over the most influential ones
 PRECISE = 0.03  # standard error of an sd ratio up to which weights are used for moments
 PRECISE_SHARE = 0.3  # the same, as a share of the correction
 CHECKED = 2048  # marginals that a default report looks at
@@ -265,7 +266,8 @@ def trust_report(result: Result, *, draws: int | None = None, seed: int = 0, com
         if own.stationary and best is own and (own.efficiency < USABLE or _noisy(moments)):
             method, moments = "second order", own.second_order(marginals)
         directions = None
-        if own.efficiency < USABLE or method == "second order" or complete:
+        poor = own.efficiency < USABLE or (method == "second order" and not _vouched(own))
+        if poor or complete:
             allowed = None if complete else _directions(problem.latent.n_sites)
             directions = direction_khat(log_weights, own, allowed, seed)
         modes: tuple[Mode, ...] = ()
@@ -302,6 +304,11 @@ def _modes(log_weights: LogWeights, own: Sample, problem: Problem, complete: boo
     direction = leading_directions(log_weights, own, 1)[:, 0]
     enough = np.inf if complete else MODE_ODDS  # one is enough for a verdict
     return other_modes(problem, log_weights.posterior, log_weights.mean, direction, enough)
+
+
+def _vouched(own: Sample) -> bool:
+    """Whether weights over all directions are good: those over some, which are averages of them, vary less."""
+    return own.efficiency >= EVEN and own.smoothed.khat <= RELIABLE
 
 
 def _noisy(moments: WeightedMoments) -> bool:

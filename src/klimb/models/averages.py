@@ -1,0 +1,88 @@
+"""Averages over f of a datum by as few nodes as do: of its density, and of chances."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from klimb.numerics.arrays import Array
+from klimb.sites.base import Site
+from klimb.sites.prediction import predictive_cdf
+from klimb.trust.collapsed import quadrature
+
+NODES, STEPS, REACH = (3, 5, 9), (0.4, 0.2), 6.4  # of averages over f, in its sds
+CLOSE = (1e-4, 1e-4, 1e-3, 1e-2)  # nats, or share of a tail, from the rule before: halved steps square an error
+FLAT = 0.5  # the same between the nodes of the first rule, below which this is right to 1e-4
+
+
+def log_predictive(site: Site, y: Array, m_out: Array, v_out: Array, m: Array, v: Array) -> Array:
+    """log int p(y | f) N(f; m_out, v_out) df, by nodes of q's own N(m, v), which is close to what is integrated."""
+    known = type(site).tilted is not Site.tilted or type(site).log_predictive is not Site.log_predictive
+    if known or not (site.separable and site.smooth and site.log_concave):
+        return site.log_predictive(y, m_out, v_out)
+    constant, away, scale = site.constant(y) + 0.5 * np.log(v / v_out), m - m_out, np.sqrt(v)
+
+    def logs(rows: Any, x: Array) -> Array:
+        d = scale[rows] * x
+        found = site.rows(rows).value(y[rows], m[rows] + d) - 0.5 * (away[rows] + d) ** 2 / v_out[rows]
+        return np.asarray(found + (0.5 * x**2 + constant[rows]))
+
+    def average(logs: Array, log_share: Array) -> Array:
+        top = logs.max(axis=0)
+        return np.asarray(np.log((np.exp(log_share) * np.exp(logs - top)).sum(axis=0)) + top)
+
+    # Three nodes do not see what is left of a site once its slope and its curvature are taken from it, a cube.
+    return _by_nodes(logs, average, lambda one, other: np.abs(one - other), _rules()[1:], len(y),
+                     lambda rows: site.rows(rows).log_predictive(y[rows], m_out[rows], v_out[rows]))
+
+
+def place_of(site: Site, y: Array, m: Array, v: Array) -> Array:
+    """P(Y <= y) where f ~ N(m, v), to a share of the tail that y is in."""
+    if not site.smooth or not v.any():
+        return predictive_cdf(site, y, m, v)
+
+    return average_chance(lambda rows, f: site.rows(rows).cdf(y[rows], f), m, v,
+                          lambda rows: predictive_cdf(site.rows(rows), y[rows], m[rows], v[rows]))
+
+
+def average_chance(chance: Callable[[Any, Array], Array], m: Array, v: Array, exact: Callable[[Any], Array]) -> Array:
+    """Of one that rises or falls with f ~ N(m, v), given rows and f, to a share of the smaller of it and its opposite.
+    """
+    scale = np.sqrt(v)
+    with np.errstate(all="ignore"):
+        return _by_nodes(lambda rows, x: chance(rows, m[rows] + scale[rows] * x),
+                         lambda chances, log_share: (np.exp(log_share) * chances).sum(axis=0),
+                         lambda one, other: np.abs(one - other) / np.minimum(one, 1.0 - one), _rules(), len(m), exact)
+
+
+@lru_cache(maxsize=1)
+def _rules() -> list[tuple[Array, Array]]:
+    """Nodes and log weights of averages under N(0, 1): by Gauss and Hermite, then by trapezia for what is steep."""
+    found = [(x, log_share[:, None]) for x, log_share in (quadrature(1, count) for count in NODES)]
+    for step in STEPS:
+        x = np.arange(-REACH, REACH + 0.5 * step, step)[:, None]
+        found.append((x, np.log(step / np.sqrt(2.0 * np.pi)) - 0.5 * x**2))
+    return found
+
+
+def _by_nodes(values: Callable[[Any, Array], Array], average: Callable[[Array, Array], Array],
+              apart: Callable[[Array, Array], Array], rules: list[tuple[Array, Array]], n: int,
+              exact: Callable[[Any], Array]) -> Array:
+    """Averages by the fewest nodes that are not ``apart``, or not from the answer of fewer; ``exact`` ones of the rest.
+    """
+    (x, log_share), *more = rules
+    nodes = values(slice(None), x)
+    found = average(nodes, log_share)
+    left = np.flatnonzero(~(apart(nodes.max(axis=0), nodes.min(axis=0)) < FLAT))
+    if not left.size:
+        return found
+    for (x, log_share), tolerance in zip(more, CLOSE[-len(more):], strict=True):
+        before, found[left] = found[left], average(values(left, x), log_share)
+        left = left[~(apart(found[left], before) < tolerance)]
+        if not left.size:
+            return found
+    found[left] = exact(left)
+    return found
