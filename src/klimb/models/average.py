@@ -43,6 +43,7 @@ SPACING = {1: 0.8, 2: 1.2}  # of the lattice, in sd; sums over it are accurate t
 CHEAP, WIDER = 1e7, 1.25  # work of a fit from which the lattice is so much wider: accurate to 1e-4 then
 EXPENSIVE = 1e8  # work of a fit from which as few as possible are made
 HERMITE = float(np.sqrt(3.0))  # the outer nodes of Gauss and Hermite's rule
+WIDEST = {1: 0.5 * HERMITE, 2: HERMITE}  # a lattice that has those nodes; gradients tell what is between its own
 BENT, LOST = 0.15, 0.65  # nats that the objective may be off a bowl there, and what its square costs an sd
 TILTED = 0.5  # sds that a corrected evidence may move the bowl
 DROP = 7.0  # nats below the best at which the lattice ends
@@ -94,7 +95,7 @@ class _Around:
     def __init__(self, peak: Peak, A: Array, evaluate: Evaluator, corrector: Corrector) -> None:
         self.peak, self.A, self._evaluate, self._expected = peak, A, evaluate, 12 if len(A) == 1 else 30
         self._count, self._tol = 0, POINT_TOL if peak.model.work() > EXPENSIVE else FIT_TOL
-        self._origin: _Point | None = None
+        self._known: dict[tuple[float, ...], tuple[float, _Point | None]] = {}
         self._correct = corrector
         self.gain = 0.0  # at the peak
         self._gains: list[tuple[Array, float]] = []  # of the points that were corrected
@@ -103,26 +104,28 @@ class _Around:
     def efficiency(self) -> float:
         return self._correct.efficiency
 
-    def __call__(self, z: Array, start: Posterior | None = None,
-                 bent: float = np.inf) -> tuple[float, Evaluated, _Point | None]:
+    def __call__(self, z: Array, start: Posterior | None = None) -> tuple[float, Posterior | None, _Point | None]:
         """The objective relative to the peak, corrected where q's bound is not good enough; the fit, and what is kept.
 
-        Nothing is kept where the bound is more than ``bent`` off a unit bowl.
+        A point that is asked for again is not fitted again.
         """
-        peak, beyond = self.peak, 0.0
-        if self._origin is not None and not z.any():
-            return 0.0, Evaluated(peak.model, peak.result, peak.objective), self._origin
+        if tuple(z) in self._known:
+            return self._known[tuple(z)][0], None, self._known[tuple(z)][1]
+        found, beyond = Evaluated(self.peak.model, self.peak.result, self.peak.objective), 0.0
         if z.any():
-            theta = peak.model.at + self.A @ z
-            inside, beyond = within_limits(peak.model.theta, theta)
-            found = self._evaluate(inside, start=peak.result.posterior if start is None else start, tol=self._tol)
+            inside, beyond = within_limits(self.peak.model.theta, self.peak.model.at + self.A @ z)
+            found = self._evaluate(inside, start=self.peak.result.posterior if start is None else start, tol=self._tol)
             self._count += 1
-            self._evaluate.tell("integrating", self._count, max(self._expected, self._count), peak.result.bound)
-        else:
-            found = Evaluated(peak.model, peak.result, peak.objective)
-        plain = found.objective - peak.objective - beyond
-        if not found.possible or abs(plain + 0.5 * float(z @ z)) > bent:
-            return -np.inf, found, None
+            self._evaluate.tell("integrating", self._count, max(self._expected, self._count), self.peak.result.bound)
+        value, point = self._weighed(z, found, beyond)
+        self._known[tuple(z)] = value, point
+        return value, found.posterior, point
+
+    def _weighed(self, z: Array, found: Evaluated, beyond: float) -> tuple[float, _Point | None]:
+        """The objective at a fit, and what is kept of it."""
+        plain = found.objective - self.peak.objective - beyond
+        if not found.possible:
+            return -np.inf, None
         if plain > HIGHER:
             raise HigherGround(found.model.at, found.posterior)
         correction = self._correct(found.result) if plain > -CORRECTED else None
@@ -137,8 +140,7 @@ class _Around:
             self.gain = gain
         slope = self.A.T @ self._evaluate.gradient(found) if not beyond else np.full(len(z), np.nan)
         point = _Point(found.model.at, found.part(), found.status, plain, gain, correction, slope)
-        self._origin = self._origin if z.any() else point
-        return plain + gain - self.gain, found, point
+        return plain + gain - self.gain, point
 
     def _predicted_gain(self, z: Array) -> float | None:
         """The gain by a quadratic through those nearer to the peak; None where they do not lie on one."""
@@ -244,7 +246,8 @@ def _lattice(peak: Peak, A: Array, around: _Around) -> Averaged:
     lattice is made finer.
     """
     d = len(A)
-    spacing = SPACING[d] * (WIDER if peak.model.work() > CHEAP else 1.0)
+    work = peak.model.work()
+    spacing = WIDEST[d] if work > EXPENSIVE else SPACING[d] * (WIDER if work > CHEAP else 1.0)
     values: dict[tuple[int, ...], float] = {}
     points: dict[tuple[int, ...], _Point] = {}
     for finer in range(FINER):
@@ -259,7 +262,7 @@ def _lattice(peak: Peak, A: Array, around: _Around) -> Averaged:
             log_w = np.log(calibrated(inside(thetas), own, inside(between), density))
         error = np.inf if rough == np.inf else _moved_moments(peak, (thetas, np.exp(log_w)), (between, density))
         more = 2**d * len(values)
-        if error <= UNEVEN or more > MOST_NODES[d] or more * peak.model.work() > MOST_WORK or finer == FINER - 1:
+        if error <= UNEVEN or more > MOST_NODES[d] or more * work > MOST_WORK or finer == FINER - 1:
             break
         spacing *= 0.5
         values = {tuple(2 * k for k in node): value for node, value in values.items()}
@@ -296,12 +299,12 @@ def _walk_lattice(around: _Around, spacing: float, values: dict[tuple[int, ...],
         if node not in values and (low := _surely_low(node, parent, spacing, values, points)) is not None:
             values[node] = low
         elif node not in values:
-            values[node], found, point = around(spacing * np.array(node, dtype=float), starts.get(parent))
+            values[node], posterior, point = around(spacing * np.array(node, dtype=float), starts.get(parent))
             if point is not None:
                 points[node] = point
-                if found.posterior is not None:
-                    starts[node] = sites_of_fit(found.posterior, around.peak.result.posterior.latent)
-            del found  # before the next one is made
+                if posterior is not None:
+                    starts[node] = sites_of_fit(posterior, around.peak.result.posterior.latent)
+            del posterior  # before the next one is made
         best = max(best, values[node])
         if node not in points or values[node] < best - DROP:
             continue
@@ -383,9 +386,9 @@ def _hermite(peak: Peak, A: Array, around: _Around) -> Averaged | None:
     stretch, tilt, bent = np.ones((d, 2)), np.zeros(d), 0.0
     nodes = sorted((np.array(node, dtype=float) for node in product((0, 1, -1), repeat=d)), key=np.count_nonzero)
     for node in nodes:
-        value, point = around(HERMITE * node, bent=BENT)[::2]  # the fit itself is let go before the next one
+        value, point = around(HERMITE * node)[::2]  # the fit itself is let go before the next one
         square = 0.5 * HERMITE**2 * float(node @ node)
-        if point is None:
+        if point is None or abs(point.plain + square) > BENT:
             return None
         found.append((HERMITE * node, float(np.prod(np.where(node == 0, 2.0 / 3.0, 1.0 / 6.0))), value, point))
         gained = value - point.plain
