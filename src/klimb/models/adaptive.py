@@ -129,7 +129,8 @@ class _Points:
         if fit.part is not None and not self.corrector.again():
             return *fit.part, evidence_alone(fit.gain + self.gain) if self.corrected else None
         start = self._nearest(fit.theta) if fit.sites is None else fit.sites
-        found = self._evaluate(within_limits(self.theta, fit.theta)[0], start=start, own=fit.sites is not None)
+        found = self._evaluate(within_limits(self.theta, fit.theta)[0], start=start, tol=POINT_TOL,
+                               own=fit.sites is not None)
         return (found.part(), found.status, self.corrector(found.result)) if found.possible else None
 
     def _nearest(self, theta: Array) -> Posterior:

@@ -57,7 +57,7 @@ UNHARMED = 0.5  # effective draws over draws above which the weights at one of m
 WRONG_ALONE, WRONG_EACH = 0.08, 0.2  # standard errors above which they are of no use: at the only theta, at one of many
 LIKELY = 0.005  # share of a point of theta, over that of the heaviest, from which its own weights must be usable
 MOST_BENT = 2000  # weights up to which moments to leading order are asked for
-APART, COUNTED = 8, 4  # of the points of theta that third moments are taken at, one of so many
+APART, COUNTED = 12, 4  # of the points of theta that third moments are taken at, one of so many
 POOLED = 200_000  # numbers that the third moments of all points of theta may take
 NOTHING = np.zeros((0, 0, 0, 0))
 _same_draws = lru_cache(maxsize=4)(matched_draws)  # for every theta of a fit; nobody writes into them
