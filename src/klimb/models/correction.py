@@ -222,7 +222,8 @@ class Corrector:
         if not np.isfinite(draws.log_weights).any():
             return None
         smoothed = smooth_log_weights(draws.log_weights)
-        if dim <= WIDE_DIM and (smoothed.khat > 0.5 or smoothed.effective < 0.8 * n) and smoothed.effective > 2 * dim:
+        uneven = (smoothed.khat > 0.5 and smoothed.effective < n / (1.0 + EVEN)) or smoothed.effective < 0.8 * n
+        if dim <= WIDE_DIM and uneven and smoothed.effective > 2 * dim:
             draws, smoothed = _wider(weights, draws, smoothed, n, seed)
             while self._alone and smoothed.effective < ENOUGH and 2 * n * weights.work <= MOST_VALUES:
                 n *= 2
