@@ -58,7 +58,7 @@ NARROW = 0.15  # smoothing of a distribution function from points without noise
 MOST_POINTS = 1024  # of theta, where its hyperparameters are integrated by importance sampling
 MOST_INTEGRATED = 14  # hyperparameters up to which "auto" integrates them out
 MOST_WORK = 3e10  # multiplications that "auto" spends on it, roughly
-CORRECTED = 3.5  # nats below the peak up to which a point's own posterior of the weights is corrected
+CORRECTED, IF_EVEN = 3.5, 2.0  # nats below the peak up to which a point's own posterior of the weights is corrected
 SAME_GAIN, MOST_GAINED = 0.03, 0.5  # nats that gains may be off a quadratic, and from the peak's, to be predicted
 CLIMBS = 5  # peaks that are climbed, each from a better point than the last
 
@@ -98,7 +98,7 @@ class _Around:
         self._known: dict[tuple[float, ...], tuple[float, _Point | None]] = {}
         self._correct = corrector
         self.gain = 0.0  # at the peak
-        self._gains: list[tuple[Array, float]] = []  # of the points that were corrected
+        self._gains: list[tuple[Array, float]] = []  # that were not predicted
 
     @property
     def efficiency(self) -> float:
@@ -128,13 +128,14 @@ class _Around:
             return -np.inf, None
         if plain > HIGHER:
             raise HigherGround(found.model.at, found.posterior)
-        correction = self._correct(found.result) if plain > -CORRECTED else None
+        reach = IF_EVEN if self._correct.even else CORRECTED
+        correction = self._correct(found.result) if plain > -reach else None
         predicted = None if correction is not None else self._predicted_gain(z)
         gain = correction.gain if correction is not None else (
             predicted if predicted is not None else self._correct.gain(found.result))
-        if correction is None and plain + gain - self.gain > -CORRECTED:  # the evidence is far above the bound there
+        if correction is None and plain + gain - self.gain > -reach:  # the evidence is far above the bound there
             correction = self._correct(found.result)
-        if correction is not None:
+        if predicted is None:
             self._gains.append((z, gain))
         if not z.any():
             self.gain = gain

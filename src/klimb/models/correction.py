@@ -155,6 +155,11 @@ class Corrector:
             self._modes = shared_modes([result])
         self.efficiency = float("nan") if self.wanted else 1.0
 
+    @property
+    def even(self) -> bool:
+        """Whether weights of draws hardly vary, so that moments of the weights of the model hardly change."""
+        return self._variance <= EVEN and not (self.only_gains or self._modes)
+
     def _leading(self, result: Result) -> tuple[WeightPosterior | None, Array, float]:
         """Moments to leading order; third ones go with a part that can be widened, at some of the points of theta."""
         part, third, growth = _leading(result)
