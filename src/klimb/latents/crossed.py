@@ -153,7 +153,8 @@ class CrossedFactor(EliminatedFactor):
             v, size = latent.cells.variances(total, -at_cells, -dense, self.border_covariance)
             lost = np.flatnonzero(v < CANCELLED * size)
             if lost.size:
-                v[lost] = self.weights(np.zeros(latent.cells.width), np.zeros(total.shape[:2])).at(latent.cells.rows.some(lost))[1]
+                q = self.weights(np.zeros(latent.cells.width), np.zeros(total.shape[:2]))
+                v[lost] = q.at(latent.cells.rows.some(lost))[1]
             self._variances = v
         return self._variances
 

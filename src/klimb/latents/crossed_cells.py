@@ -195,7 +195,8 @@ class Cells:
         total = np.zeros((self.n_sparse, self.n_sparse))
         if self._cell_pairs is not None:
             one, other, at = self._cell_pairs
-            return np.bincount(at, np.einsum("ij,ij->i", cells[one], cells[other]), total.size).reshape(total.shape)
+            total += np.bincount(at, np.einsum("ij,ij->i", cells[one], cells[other]), total.size).reshape(total.shape)
+            return total
         for j in range(cells.shape[1]):
             H = self.matrix(cells, j)
             if self._by_gathers:

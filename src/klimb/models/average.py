@@ -14,8 +14,6 @@ from typing import Any, final
 import numpy as np
 
 from klimb.infer.result import Result, Status
-from klimb.infer.start import sites_of_fit
-from klimb.latents.base import Posterior
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.models.adaptive import HIGHER, adaptively
 from klimb.models.components import LEAST_WEIGHT, SCORES, Components, marginal_quantiles, split_quantiles
@@ -96,30 +94,25 @@ class _Around:
         self.peak, self.A, self._evaluate, self._expected = peak, A, evaluate, 12 if len(A) == 1 else 30
         self._count, self._tol = 0, POINT_TOL if peak.model.work() > EXPENSIVE else FIT_TOL
         self._known: dict[tuple[float, ...], tuple[float, _Point | None]] = {}
-        self._correct = corrector
+        self.corrector = corrector
         self.gain = 0.0  # at the peak
         self._gains: list[tuple[Array, float]] = []  # that were not predicted
 
-    @property
-    def efficiency(self) -> float:
-        return self._correct.efficiency
-
-    def __call__(self, z: Array, start: Posterior | None = None) -> tuple[float, Posterior | None, _Point | None]:
-        """The objective relative to the peak, corrected where q's bound is not good enough; the fit, and what is kept.
+    def __call__(self, z: Array) -> tuple[float, _Point | None]:
+        """The objective relative to the peak, corrected where q's bound is not good enough, and what is kept of a fit.
 
         A point that is asked for again is not fitted again.
         """
-        if tuple(z) in self._known:
-            return self._known[tuple(z)][0], None, self._known[tuple(z)][1]
-        found, beyond = Evaluated(self.peak.model, self.peak.result, self.peak.objective), 0.0
-        if z.any():
-            inside, beyond = within_limits(self.peak.model.theta, self.peak.model.at + self.A @ z)
-            found = self._evaluate(inside, start=self.peak.result.posterior if start is None else start, tol=self._tol)
-            self._count += 1
-            self._evaluate.tell("integrating", self._count, max(self._expected, self._count), self.peak.result.bound)
-        value, point = self._weighed(z, found, beyond)
-        self._known[tuple(z)] = value, point
-        return value, found.posterior, point
+        if tuple(z) not in self._known:
+            found, beyond = Evaluated(self.peak.model, self.peak.result, self.peak.objective), 0.0
+            if z.any():
+                inside, beyond = within_limits(self.peak.model.theta, self.peak.model.at + self.A @ z)
+                found = self._evaluate(inside, start=self.peak.result.posterior, tol=self._tol)
+                self._count += 1
+                self._evaluate.tell("integrating", self._count, max(self._expected, self._count),
+                                    self.peak.result.bound)
+            self._known[tuple(z)] = self._weighed(z, found, beyond)
+        return self._known[tuple(z)]
 
     def _weighed(self, z: Array, found: Evaluated, beyond: float) -> tuple[float, _Point | None]:
         """The objective at a fit, and what is kept of it."""
@@ -128,13 +121,13 @@ class _Around:
             return -np.inf, None
         if plain > HIGHER:
             raise HigherGround(found.model.at, found.posterior)
-        reach = IF_EVEN if self._correct.even else CORRECTED
-        correction = self._correct(found.result) if plain > -reach else None
+        reach = IF_EVEN if self.corrector.even else CORRECTED
+        correction = self.corrector(found.result) if plain > -reach else None
         predicted = None if correction is not None else self._predicted_gain(z)
         gain = correction.gain if correction is not None else (
-            predicted if predicted is not None else self._correct.gain(found.result))
+            predicted if predicted is not None else self.corrector.gain(found.result))
         if correction is None and plain + gain - self.gain > -reach:  # the evidence is far above the bound there
-            correction = self._correct(found.result)
+            correction = self.corrector(found.result)
         if predicted is None:
             self._gains.append((z, gain))
         if not z.any():
@@ -270,7 +263,7 @@ def _lattice(peak: Peak, A: Array, around: _Around) -> Averaged:
         points = {tuple(2 * k for k in node): point for node, point in points.items()}
     components, status = _components([points[node] for node in nodes], log_w,
                                      marginal_quantiles(between, density, NARROW),
-                                     marginal_quantiles(between, plain, NARROW), around.efficiency)
+                                     marginal_quantiles(between, plain, NARROW), around.corrector.efficiency)
     cell = d * np.log(spacing if error == np.inf else spacing / BETWEEN) + float(np.linalg.slogdet(A)[1])
     evidence = float(np.logaddexp.reduce(heights[1])) + cell
     if error <= UNEVEN:
@@ -292,7 +285,6 @@ def _walk_lattice(around: _Around, spacing: float, values: dict[tuple[int, ...],
     """
     d = len(around.A)
     origin = (0,) * d
-    starts: dict[tuple[int, ...], Posterior] = {}
     queue: list[tuple[tuple[int, ...], tuple[int, ...]]] = [(origin, origin)]
     asked, best = {origin}, 0.0
     while queue and len(values) < MOST_NODES[d]:
@@ -300,12 +292,9 @@ def _walk_lattice(around: _Around, spacing: float, values: dict[tuple[int, ...],
         if node not in values and (low := _surely_low(node, parent, spacing, values, points)) is not None:
             values[node] = low
         elif node not in values:
-            values[node], posterior, point = around(spacing * np.array(node, dtype=float), starts.get(parent))
+            values[node], point = around(spacing * np.array(node, dtype=float))
             if point is not None:
                 points[node] = point
-                if posterior is not None:
-                    starts[node] = sites_of_fit(posterior, around.peak.result.posterior.latent)
-            del posterior  # before the next one is made
         best = max(best, values[node])
         if node not in points or values[node] < best - DROP:
             continue
@@ -315,8 +304,6 @@ def _walk_lattice(around: _Around, spacing: float, values: dict[tuple[int, ...],
                 if near not in asked:
                     asked.add(near)
                     queue.append((near, node))
-        waiting = {parent for _, parent in queue}
-        starts = {place: kept for place, kept in starts.items() if place in waiting}
     return not any(node not in values for node, _ in queue)
 
 
@@ -387,7 +374,7 @@ def _hermite(peak: Peak, A: Array, around: _Around) -> Averaged | None:
     stretch, tilt, bent = np.ones((d, 2)), np.zeros(d), 0.0
     nodes = sorted((np.array(node, dtype=float) for node in product((0, 1, -1), repeat=d)), key=np.count_nonzero)
     for node in nodes:
-        value, point = around(HERMITE * node)[::2]  # the fit itself is let go before the next one
+        value, point = around(HERMITE * node)
         square = 0.5 * HERMITE**2 * float(node @ node)
         if point is None or abs(point.plain + square) > BENT:
             return None
@@ -413,7 +400,7 @@ def _weighed(peak: Peak, A: Array, around: _Around, found: list[tuple[Array, flo
     points = [point for *_, point in found]
     volume = np.array([0.5 * float(place @ place) + np.log(share) for place, share, *_ in found])
     components, status = _components(points, np.array([value for _, _, value, _ in found]) + volume, quantiles,
-                                     plain_quantiles, around.efficiency)
+                                     plain_quantiles, around.corrector.efficiency)
     plain = np.array([point.plain for point in points]) + volume
     evidence = peak.objective + float(np.logaddexp.reduce(plain)) + 0.5 * len(A) * np.log(2 * np.pi)
     return Averaged(components, evidence + float(np.linalg.slogdet(A)[1]), status if peak.converged else peak.status)

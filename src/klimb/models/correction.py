@@ -245,7 +245,7 @@ class Corrector:
             parts = ((1.0, cut_posterior(draws, share, draws.moments(share), weights.shocks, pieces)),)
         third = _third(weights.shocks, draws.third(share)) if parts and dim <= WIDE_DIM else NOTHING
         untold = parts and weights.shocks.outputs == 1 and not _complete(third, weights.shocks)
-        if untold and (self._count % COUNTED == 1 or not weights.shocks.own.size):  # third moments alone of q with levels
+        if untold and (self._count % COUNTED == 1 or not weights.shocks.own.size):  # with levels third moments alone
             wider, third, growth = self._leading(result)
             if wider is not None and growth <= MILD:  # then draws tell its mean alone
                 parts, third = ((1.0, replace(wider, mean=parts[0][1].mean)),), NOTHING  # type: ignore[type-var]

@@ -61,11 +61,6 @@ class LevelMoments:
     mean: Array
     covariance: Array
 
-    @classmethod
-    def standard(cls, n_levels: int, k: int) -> LevelMoments:
-        """Those of N(0, I), as under q."""
-        return cls(np.zeros((n_levels, k)), np.broadcast_to(np.eye(k), (n_levels, k, k)).copy())
-
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -256,7 +251,8 @@ class CollapsedWeights(ShockWeights):
     def _at_rest(self) -> tuple[float, LevelMoments]:
         """At e = 0: what all levels say beyond those that stand for them, and moments of every level's u."""
         (problem, posterior, shocks), (nodes, log_rule) = self._every, self.rule
-        found, total = LevelMoments.standard(*shocks.q.level_mean.shape), 0.0
+        L, k = shocks.q.level_mean.shape
+        found, total = LevelMoments(np.zeros((L, k)), np.tile(np.eye(k), (L, 1, 1))), 0.0  # N(0, I), as under q
         if self.scale == 1.0:
             return total, found
         n, ends = len(shocks.order), np.append(shocks.starts, len(shocks.order))
