@@ -53,7 +53,7 @@ MEMORY = 2e8  # bytes of posteriors of weights that are remembered while points 
 ANCHORS = 24  # fits whose sites may start others
 GAP = 40.0  # nats that the bound may be below the best while the evidence is not
 TESTED, TESTS = 48, 3  # points of its own choice after a first test by fewer, and how often it may try
-EASY = 0.2  # error in such a test, among the first draws, up to which half more points than it had are enough
+EASY = 0.2  # error of such a test, of first draws without long tails, up to which half more points than it had do
 LAST, LONG = 0.01, 0.12  # mass of the most extreme values, and the share of a variance that makes it a long tail
 STEPS, NOTHING = 6, 4.0  # fits along such a tail, and nats below its best at which what it adds to a variance ends
 HEAVY, MOST_HEAVY = 0.02, 8  # share of a variance at one point of many from which it is fitted, and how many are
@@ -204,7 +204,8 @@ def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledThet
             points.objective(one)
         found = replace(_weighted(points, drawn, proposals), error=error, walked=walked)
         for _ in range(TESTS):
-            easy, few = proposals == fresh and found.error <= EASY, 2 * d + 4 + more
+            few = 2 * d + 4 + more
+            easy = proposals == fresh and found.error <= EASY and walked is not None and not len(walked)
             count = few if not (more and found.error > SMOOTH) else 3 * few // 2 if easy else TESTED
             tested = _tested(found, points, count)
             if tested is None:
