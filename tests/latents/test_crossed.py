@@ -153,7 +153,7 @@ def test_rows_apart_and_together():
     draws = q.push(rows, q.sample(20_000, np.random.default_rng(0)))
     assert_allclose(np.cov(draws.T), V, atol=0.06 * V.max())
     seen = case.design @ q.mean
-    at_fit = case.crossed.some(slice(None))
+    at_fit = case.crossed.cells.rows
     assert_allclose(q.at(at_fit)[0], seen, atol=1e-12)
     C = case.design @ case.crossed.weight_covariance(klimb.infer(
         case.crossed, klimb.sites.Logistic(), np.arange(50) % 2).posterior)

@@ -29,6 +29,11 @@ class ArrowRows:
     sparse: Any = None
     cells: Any = None
 
+    def some(self, rows: Any) -> ArrowRows:
+        """Those of some places."""
+        sparse, cells = (None if own is None else own[rows] for own in (self.sparse, self.cells))
+        return ArrowRows(self.X[rows], self.codes[rows], self.values[rows], sparse, cells)
+
     def times(self, weights: Array) -> Array:
         """x'w + t'b for draws of the weights, one a row."""
         B, k = self.X.shape[1], self.values.shape[1]

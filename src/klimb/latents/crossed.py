@@ -15,7 +15,7 @@ import numpy as np
 from scipy.linalg import blas, lapack
 
 from klimb.errors import InputError, require
-from klimb.latents.arrow import ArrowRows, own_variances
+from klimb.latents.arrow import own_variances
 from klimb.latents.base import Factor, Posterior, Product, factor_of, variances_at
 from klimb.latents.coordinates import LARGEST_DENSE, Coordinates, WeightCoordinates
 from klimb.latents.costs import Option, Shape, crossed
@@ -46,14 +46,14 @@ class EliminatedFactor(Factor):
         self.K = half @ np.swapaxes(half, 1, 2)
         self.C, self.C_dense = sums.cells, sums.dense
         self._C = [cells.matrix(sums.cells, j) for j in range(cells.k)]
-        self._C_transposed = [one.T for one in self._C]
+        self._C_transposed = [cells.matrix(sums.cells, j, transposed=True) for j in range(cells.k)]
         self.H = np.einsum("ejr,ej->er", half[cells.level], sums.cells)
         self.H_dense = np.swapaxes(half, 1, 2) @ sums.dense
 
     def eliminated_gram(self) -> tuple[Array, Array]:
         """H'H of dense columns, (Bd, Bd), and of sparse ones with those, (S, Bd)."""
         cells, flat = self._latent.cells, self.H_dense.reshape(-1, self.H_dense.shape[2])
-        mixed = sum(cells.matrix(self.H, j).T @ self.H_dense[:, j] for j in range(self.H.shape[1]))
+        mixed = sum(cells.matrix(self.H, j, transposed=True) @ self.H_dense[:, j] for j in range(self.H.shape[1]))
         return flat.T @ flat, np.asarray(mixed)
 
     @abstractmethod
@@ -98,7 +98,7 @@ class EliminatedFactor(Factor):
         if latent.n_sites > LARGEST_DENSE:
             return None
         q = self.weights(np.zeros(latent.cells.width), np.zeros((latent.cells.n_levels, latent.cells.k)))
-        return q.joint(latent.some(slice(None)))[1]
+        return q.joint(latent.cells.rows)[1]
 
 
 @final
@@ -151,7 +151,8 @@ class CrossedFactor(EliminatedFactor):
             v, size = latent.cells.variances(total, -at_cells, -dense, self.border_covariance)
             lost = np.flatnonzero(v < CANCELLED * size)
             if lost.size:
-                v[lost] = self.weights(np.zeros(latent.cells.width), np.zeros(total.shape[:2])).at(latent.some(lost))[1]
+                q = self.weights(np.zeros(latent.cells.width), np.zeros(total.shape[:2]))
+                v[lost] = q.at(latent.cells.rows.some(lost))[1]
             self._variances = v
         return self._variances
 
@@ -242,12 +243,6 @@ class CrossedColumns(LevelLatent):
         latent._build(cells if parts.fixed_columns else cells.with_dense(parts.X), parts.mean, parts.cov, parts.roots,
                       parts.group_cov, parts.slack)
         return latent
-
-    def some(self, rows: Any) -> ArrowRows:
-        """Some of the rows of the fit, in the form that q takes."""
-        cells = self.cells
-        return ArrowRows(cells.X.values[rows], cells.codes[rows], cells.values[rows], cells.sparse[rows],
-                         cells.place[rows])
 
     def _prior_times(self, border: Array, levels: Array) -> tuple[Array, Array]:
         """Sigma_w times a vector over the weights."""
@@ -356,7 +351,7 @@ class Crossed(CrossedColumns):
             return None
         q = self.detach(posterior)
         assert isinstance(q, CrossedWeights)
-        return Shocks.of_crossed(q, self.some(slice(None)))
+        return Shocks.of_crossed(q, *self.cells.by_level)
 
 
 def _border_root(dense: Array, roots: Sequence[tuple[Any, int]], n_sparse: int) -> Any:

@@ -11,6 +11,7 @@ from typing import Any, final
 
 import numpy as np
 
+from klimb.latents.arrow import ArrowRows
 from klimb.latents.linear import side_by_side
 from klimb.linalg.matrix import DenseDesign
 from klimb.numerics.arrays import Array, Index, pieces, slices
@@ -83,7 +84,8 @@ class Cells:
     def with_dense(self, X: Array) -> "Cells":
         """The same sparse columns with other dense ones."""
         new = copy(self)
-        new.__dict__.pop("border_rows", None)
+        for made in ("border_rows", "rows", "by_level"):
+            new.__dict__.pop(made, None)
         new.X, new.width, new._known = DenseDesign(X), X.shape[1] + self.n_sparse, None
         return new
 
@@ -91,6 +93,17 @@ class Cells:
     def border_rows(self) -> Array:
         """The columns of the border, dense."""
         return np.hstack([self.X.values, self.sparse.toarray()])
+
+    @cached_property
+    def rows(self) -> ArrowRows:
+        """All rows, in the form that q takes."""
+        return ArrowRows(self.X.values, self.codes, self.values, self.sparse, self.place)
+
+    @cached_property
+    def by_level(self) -> tuple[ArrowRows, Index]:
+        """Rows sorted by level, and where they are among all."""
+        order = np.argsort(self.codes, kind="stable")
+        return self.rows.some(order), order
 
     @cached_property
     def same_level(self) -> tuple[Index, Index]:
@@ -145,18 +158,29 @@ class Cells:
 
     # -- products over cells
 
-    def matrix(self, cells: Array, j: int) -> Any:
-        """(L, S): the j-th number of each cell."""
-        found = copy(self._pattern)  # checks of a new one would take longer than products with it
+    def matrix(self, cells: Array, j: int, transposed: bool = False) -> Any:
+        """(L, S), or its transpose: the j-th number of each cell."""
+        found = copy(self._patterns[transposed])  # checks of a new one would take longer than products with it
         found.data = np.ascontiguousarray(cells[:, j])
         return found
 
     @cached_property
-    def _pattern(self) -> Any:
+    def _patterns(self) -> Any:
         ones = np.ones(len(self.columns))
-        return scipy_sparse.csr_matrix((ones, self.columns, self.starts), shape=(self.n_levels, self.n_sparse))
+        one = scipy_sparse.csr_matrix((ones, self.columns, self.starts), shape=(self.n_levels, self.n_sparse))
+        return one, one.T
 
-    @property
+    @cached_property
+    def _cell_pairs(self) -> tuple[Index, Index, Index] | None:
+        """Pairs of cells of one level, and of their columns; None where there are too many of them."""
+        each = np.diff(self.starts)[self.level]
+        if not self._by_gathers or each.sum() > BLOCK:
+            return None
+        one = np.repeat(np.arange(len(each)), each)
+        other = np.arange(len(one)) + np.repeat(self.starts[self.level] - np.cumsum(each) + each, each)
+        return one, other, self.columns[one].astype(np.intp) * self.n_sparse + self.columns[other]
+
+    @cached_property
     def _by_gathers(self) -> bool:
         """Whether levels have so few cells that gathers beat dense products."""
         counts = np.diff(self.starts).astype(np.float64)
@@ -165,6 +189,10 @@ class Cells:
     def gram(self, cells: Array) -> Array:
         """H'H over levels and the second index of the cells, (S, S)."""
         total = np.zeros((self.n_sparse, self.n_sparse))
+        if self._cell_pairs is not None:
+            one, other, at = self._cell_pairs
+            total += np.bincount(at, np.einsum("ij,ij->i", cells[one], cells[other]), total.size).reshape(total.shape)
+            return total
         for j in range(cells.shape[1]):
             H = self.matrix(cells, j)
             if self._by_gathers:
@@ -181,6 +209,10 @@ class Cells:
     def products_at_cells(self, cells: Array, V: Array) -> Array:
         """(T V) at the cells, T being (L, S) for each second index of ``cells``."""
         out = np.empty_like(cells)
+        if self._cell_pairs is not None:
+            one, other, at = self._cell_pairs
+            entries = V.ravel()[at]
+            return np.column_stack([np.bincount(one, entries * own[other], len(out)) for own in cells.T])
         if not self._by_gathers:
             for levels in self._level_blocks():
                 own = slice(self.starts[levels.start], self.starts[levels.stop])

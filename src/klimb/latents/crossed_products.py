@@ -84,7 +84,7 @@ class CrossedProductsFactor(EliminatedFactor):
         self._estimate = draws, ahead
         latent = self._latent
         q = self.weights(np.zeros(latent.cells.width), np.zeros((latent.cells.n_levels, latent.cells.k)))
-        self._variances = q.variances(latent.some(slice(None)))
+        self._variances = q.variances(latent.cells.rows)
 
     def variances(self) -> Array:
         return self._variances[0]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -77,24 +77,17 @@ class _CrossedRows:
 
     q: CrossedWeights
     L: ArrowRows
-    order: Index
 
-    def __getitem__(self, rows: Index) -> Array | _CrossedRows:
-        some = self.order[rows]
-        return _CrossedRows(self.q, self.L, some) if self.q.n_shocks > MOST_SHARED else self.q.moved(self.L, some)
+    def __getitem__(self, rows: Index) -> "Array | _CrossedRows":
+        return self.q.moved(self.L, rows) if self.q.n_shocks <= MOST_SHARED else _CrossedRows(self.q, self.L.some(rows))
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Array:
-        return np.asarray(self.q.moved(self.L, self.order), dtype=dtype)
+        return np.asarray(self.q.moved(self.L, np.arange(len(self.L.X))), dtype=dtype)
 
     def along(self, e: Array) -> Array:
         """What draws of the shocks add to each row, (S, n), without a matrix of rows by shocks."""
         w = self.q.spread(e)
-        return self._rows.times(np.hstack([w, -self.q.pulled(w.T).T]))
-
-    @cached_property
-    def _rows(self) -> ArrowRows:
-        L, at = self.L, self.order
-        return ArrowRows(L.X[at], L.codes[at], L.values[at], L.sparse[at])
+        return self.L.times(np.hstack([w, -self.q.pulled(w.T).T]))
 
 
 @final
@@ -127,15 +120,13 @@ class Shocks:
         return cls(q, own, shared_rows, level_rows, rows.order, rows.starts, rows.present)
 
     @classmethod
-    def of_crossed(cls, q: CrossedWeights, L: ArrowRows) -> Shocks | None:
-        """Of crossed factors: the levels of the largest one are integrated out; the others' weights are shared."""
+    def of_crossed(cls, q: CrossedWeights, L: ArrowRows, order: npt.NDArray[np.intp]) -> Shocks | None:
+        """Of crossed factors: the levels of the largest one, by which L is in ``order``, are integrated out."""
         if L.values.shape[1] > MOST_COLUMNS:
             return None
-        order = np.argsort(L.codes, kind="stable")
-        level = L.codes[order]
-        starts = np.flatnonzero(np.diff(level, prepend=-1))
-        level_rows = np.einsum("ij,ijk->ik", L.values[order], q.level_roots[level])
-        return cls(q, q.level_roots, _CrossedRows(q, L, order), level_rows, order, starts, level[starts])
+        starts = np.flatnonzero(np.diff(L.codes, prepend=-1))
+        level_rows = np.einsum("ij,ijk->ik", L.values, q.level_roots[L.codes])
+        return cls(q, q.level_roots, _CrossedRows(q, L), level_rows, order, starts, L.codes[starts])
 
     @classmethod
     def of_rows(cls, q: DenseWeights, X: Any, posterior: Posterior) -> Shocks | None:

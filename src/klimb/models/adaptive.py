@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, final
+from typing import Any, cast, final
 
 import numpy as np
 
@@ -53,6 +53,7 @@ MEMORY = 2e8  # bytes of posteriors of weights that are remembered while points 
 ANCHORS = 24  # fits whose sites may start others
 GAP = 40.0  # nats that the bound may be below the best while the evidence is not
 TESTED, TESTS = 48, 3  # points of its own choice after a first test by fewer, and how often it may try
+EASY = 0.2  # error of such a test, of first draws without long tails, up to which half more points than it had do
 LAST, LONG = 0.01, 0.12  # mass of the most extreme values, and the share of a variance that makes it a long tail
 STEPS, NOTHING = 6, 4.0  # fits along such a tail, and nats below its best at which what it adds to a variance ends
 HEAVY, MOST_HEAVY = 0.02, 8  # share of a variance at one point of many from which it is fitted, and how many are
@@ -85,27 +86,15 @@ class _Points:
         self._peak, self._inverse, self._evaluate, self._most = peak, np.linalg.inv(axes), evaluate, most
         self._starts: list[tuple[Array, Posterior]] = [(np.zeros(len(axes)), peak.result.posterior)]
         self._room = MEMORY // _bytes(peak.model.detach(peak.result.posterior))  # for so many of them
-        self.corrector = corrector
+        self.corrector, self.theta = corrector, cast("Theta", peak.model.theta)
         self.gain = self.corrector.gain(peak.result)
         self.fits: list[_Fitted] = []
         self.coordinates = HalfLines(np.full(len(axes), np.nan), peak.model.theta.powers)
         self.coordinates = self._looked_down(axes)
 
-    @property
-    def theta(self) -> Theta:
-        return self._peak.model.theta  # type: ignore[no-any-return]
-
     def shown(self, theta: Array) -> Array:
         """Of thetas, one a row, what has moments, and what is printed."""
         return np.column_stack([self.theta.inside(theta), *self.theta.reported(theta).values()])
-
-    @property
-    def corrected(self) -> bool:
-        return self.corrector.wanted
-
-    @property
-    def efficiency(self) -> float:
-        return self.corrector.efficiency
 
     def _looked_down(self, axes: Array) -> HalfLines:
         """Coordinates in which no tail is long: that of an sd which may be zero falls as its prior's does.
@@ -126,9 +115,10 @@ class _Points:
         """q of the weights at a point, remembered where that is cheap, else fitted again, and its correction."""
         fit = self.fits[number]
         if fit.part is not None and not self.corrector.again():
-            return *fit.part, evidence_alone(fit.gain + self.gain) if self.corrected else None
+            return *fit.part, evidence_alone(fit.gain + self.gain) if self.corrector.wanted else None
         start = self._nearest(fit.theta) if fit.sites is None else fit.sites
-        found = self._evaluate(within_limits(self.theta, fit.theta)[0], start=start, own=fit.sites is not None)
+        found = self._evaluate(within_limits(self.theta, fit.theta)[0], start=start, tol=POINT_TOL,
+                               own=fit.sites is not None)
         return (found.part(), found.status, self.corrector(found.result)) if found.possible else None
 
     def _nearest(self, theta: Array) -> Posterior:
@@ -170,16 +160,15 @@ class _Points:
         fit.plain, fit.slope = plain, np.full(len(theta), np.nan) if beyond else self._evaluate.gradient(found)
         if plain > -GAP:
             fit.gain = self.corrector.gain(found.result) - self.gain
-        again = self.corrected and not self.corrector.only_gains
+        again = self.corrector.wanted and not self.corrector.only_gains
         if len(self.fits) < self._room and not again:
             fit.part = found.part(), found.status
-        if found.posterior is None:
-            return plain + fit.gain + float(self.coordinates.log_volume(place))
-        sites = sites_of_fit(found.posterior, peak.result.posterior.latent)
-        if again and 16.0 * len(sites.a) * len(self.fits) < MEMORY:
-            fit.sites = sites
-        if len(self._starts) < ANCHORS:
-            self._starts.append((self._inverse @ (theta - peak.model.at), sites))
+        if found.posterior is not None:
+            sites = sites_of_fit(found.posterior, peak.result.posterior.latent)
+            if again and 16.0 * len(sites.a) * len(self.fits) < MEMORY:
+                fit.sites = sites
+            if len(self._starts) < ANCHORS:
+                self._starts.append((self._inverse @ (theta - peak.model.at), sites))
         return plain + fit.gain + float(self.coordinates.log_volume(place))
 
 
@@ -215,7 +204,10 @@ def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledThet
             points.objective(one)
         found = replace(_weighted(points, drawn, proposals), error=error, walked=walked)
         for _ in range(TESTS):
-            tested = _tested(found, points, TESTED if more and found.error > SMOOTH else 2 * d + 4 + more)
+            few = 2 * d + 4 + more
+            easy = proposals == fresh and found.error <= EASY and walked is not None and not len(walked)
+            count = few if not (more and found.error > SMOOTH) else 3 * few // 2 if easy else TESTED
+            tested = _tested(found, points, count)
             if tested is None:
                 walked = _walk_tails(found, points) if walked is None else walked
                 break
@@ -382,7 +374,7 @@ def _shares(found: SampledTheta, inverse: Any) -> Array:
 
 def _components(found: SampledTheta, points: _Points, axes: Array) -> tuple[Components, Status]:
     """Components whose thetas are an even choice of the points by their weights, and marginals from all points."""
-    count, inverse = KEPT_CORRECTED if points.corrected else KEPT, np.linalg.inv(axes)
+    count, inverse = KEPT_CORRECTED if points.corrector.wanted else KEPT, np.linalg.inv(axes)
     chosen, shares = _even_choice(found.theta, _shares(found, inverse), inverse, count)
     every = [(k, share, at) for k, share in zip(chosen, shares, strict=True) if (at := points.part(k)) is not None]
     theta, w = found.theta[[k for k, _, _ in every]], np.array([share for _, share, _ in every])
@@ -390,7 +382,7 @@ def _components(found: SampledTheta, points: _Points, axes: Array) -> tuple[Comp
     plain = tuple(at[0] for _, _, at in every)
     known = [(share, at[2]) for _, share, at in every if at[2] is not None]
     if not known:
-        return replace(_with_marginals(found, points, theta, w, plain), efficiency=points.efficiency), status
+        return replace(_with_marginals(found, points, theta, w, plain), efficiency=points.corrector.efficiency), status
     own = np.exp(-found.gains[[k for k, _, _ in every]])
     uncorrected = _with_marginals(found.by_bounds, points, theta, w * own, plain)
     flat = [(k, own * share, part) for k, own, at in every for share, part in shown_parts(at[2], at[0])]

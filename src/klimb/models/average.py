@@ -14,8 +14,6 @@ from typing import Any, final
 import numpy as np
 
 from klimb.infer.result import Result, Status
-from klimb.infer.start import sites_of_fit
-from klimb.latents.base import Posterior
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.models.adaptive import HIGHER, adaptively
 from klimb.models.components import LEAST_WEIGHT, SCORES, Components, marginal_quantiles, split_quantiles
@@ -43,6 +41,7 @@ SPACING = {1: 0.8, 2: 1.2}  # of the lattice, in sd; sums over it are accurate t
 CHEAP, WIDER = 1e7, 1.25  # work of a fit from which the lattice is so much wider: accurate to 1e-4 then
 EXPENSIVE = 1e8  # work of a fit from which as few as possible are made
 HERMITE = float(np.sqrt(3.0))  # the outer nodes of Gauss and Hermite's rule
+WIDEST = {1: 0.5 * HERMITE, 2: HERMITE}  # a lattice that has those nodes; gradients tell what is between its own
 BENT, LOST = 0.15, 0.65  # nats that the objective may be off a bowl there, and what its square costs an sd
 TILTED = 0.5  # sds that a corrected evidence may move the bowl
 DROP = 7.0  # nats below the best at which the lattice ends
@@ -57,7 +56,7 @@ NARROW = 0.15  # smoothing of a distribution function from points without noise
 MOST_POINTS = 1024  # of theta, where its hyperparameters are integrated by importance sampling
 MOST_INTEGRATED = 14  # hyperparameters up to which "auto" integrates them out
 MOST_WORK = 3e10  # multiplications that "auto" spends on it, roughly
-CORRECTED = 3.5  # nats below the peak up to which a point's own posterior of the weights is corrected
+CORRECTED, IF_EVEN = 3.5, 2.0  # nats below the peak up to which a point's own posterior of the weights is corrected
 SAME_GAIN, MOST_GAINED = 0.03, 0.5  # nats that gains may be off a quadratic, and from the peak's, to be predicted
 CLIMBS = 5  # peaks that are climbed, each from a better point than the last
 
@@ -94,51 +93,48 @@ class _Around:
     def __init__(self, peak: Peak, A: Array, evaluate: Evaluator, corrector: Corrector) -> None:
         self.peak, self.A, self._evaluate, self._expected = peak, A, evaluate, 12 if len(A) == 1 else 30
         self._count, self._tol = 0, POINT_TOL if peak.model.work() > EXPENSIVE else FIT_TOL
-        self._origin: _Point | None = None
-        self._correct = corrector
+        self._known: dict[tuple[float, ...], tuple[float, _Point | None]] = {}
+        self.corrector = corrector
         self.gain = 0.0  # at the peak
-        self._gains: list[tuple[Array, float]] = []  # of the points that were corrected
+        self._gains: list[tuple[Array, float]] = []  # that were not predicted
 
-    @property
-    def efficiency(self) -> float:
-        return self._correct.efficiency
+    def __call__(self, z: Array) -> tuple[float, _Point | None]:
+        """The objective relative to the peak, corrected where q's bound is not good enough, and what is kept of a fit.
 
-    def __call__(self, z: Array, start: Posterior | None = None,
-                 bent: float = np.inf) -> tuple[float, Evaluated, _Point | None]:
-        """The objective relative to the peak, corrected where q's bound is not good enough; the fit, and what is kept.
-
-        Nothing is kept where the bound is more than ``bent`` off a unit bowl.
+        A point that is asked for again is not fitted again.
         """
-        peak, beyond = self.peak, 0.0
-        if self._origin is not None and not z.any():
-            return 0.0, Evaluated(peak.model, peak.result, peak.objective), self._origin
-        if z.any():
-            theta = peak.model.at + self.A @ z
-            inside, beyond = within_limits(peak.model.theta, theta)
-            found = self._evaluate(inside, start=peak.result.posterior if start is None else start, tol=self._tol)
-            self._count += 1
-            self._evaluate.tell("integrating", self._count, max(self._expected, self._count), peak.result.bound)
-        else:
-            found = Evaluated(peak.model, peak.result, peak.objective)
-        plain = found.objective - peak.objective - beyond
-        if not found.possible or abs(plain + 0.5 * float(z @ z)) > bent:
-            return -np.inf, found, None
+        if tuple(z) not in self._known:
+            found, beyond = Evaluated(self.peak.model, self.peak.result, self.peak.objective), 0.0
+            if z.any():
+                inside, beyond = within_limits(self.peak.model.theta, self.peak.model.at + self.A @ z)
+                found = self._evaluate(inside, start=self.peak.result.posterior, tol=self._tol)
+                self._count += 1
+                self._evaluate.tell("integrating", self._count, max(self._expected, self._count),
+                                    self.peak.result.bound)
+            self._known[tuple(z)] = self._weighed(z, found, beyond)
+        return self._known[tuple(z)]
+
+    def _weighed(self, z: Array, found: Evaluated, beyond: float) -> tuple[float, _Point | None]:
+        """The objective at a fit, and what is kept of it."""
+        plain = found.objective - self.peak.objective - beyond
+        if not found.possible:
+            return -np.inf, None
         if plain > HIGHER:
             raise HigherGround(found.model.at, found.posterior)
-        correction = self._correct(found.result) if plain > -CORRECTED else None
+        reach = IF_EVEN if self.corrector.even else CORRECTED
+        correction = self.corrector(found.result) if plain > -reach else None
         predicted = None if correction is not None else self._predicted_gain(z)
         gain = correction.gain if correction is not None else (
-            predicted if predicted is not None else self._correct.gain(found.result))
-        if correction is None and plain + gain - self.gain > -CORRECTED:  # the evidence is far above the bound there
-            correction = self._correct(found.result)
-        if correction is not None:
+            predicted if predicted is not None else self.corrector.gain(found.result))
+        if correction is None and plain + gain - self.gain > -reach:  # the evidence is far above the bound there
+            correction = self.corrector(found.result)
+        if predicted is None:
             self._gains.append((z, gain))
         if not z.any():
             self.gain = gain
         slope = self.A.T @ self._evaluate.gradient(found) if not beyond else np.full(len(z), np.nan)
         point = _Point(found.model.at, found.part(), found.status, plain, gain, correction, slope)
-        self._origin = self._origin if z.any() else point
-        return plain + gain - self.gain, found, point
+        return plain + gain - self.gain, point
 
     def _predicted_gain(self, z: Array) -> float | None:
         """The gain by a quadratic through those nearer to the peak; None where they do not lie on one."""
@@ -247,7 +243,8 @@ def _lattice(peak: Peak, A: Array, around: _Around) -> Averaged:
     lattice is made finer.
     """
     d = len(A)
-    spacing = SPACING[d] * (WIDER if peak.model.work() > CHEAP else 1.0)
+    work = peak.model.work()
+    spacing = WIDEST[d] if work > EXPENSIVE else SPACING[d] * (WIDER if work > CHEAP else 1.0)
     values: dict[tuple[int, ...], float] = {}
     points: dict[tuple[int, ...], _Point] = {}
     for finer in range(FINER):
@@ -262,14 +259,14 @@ def _lattice(peak: Peak, A: Array, around: _Around) -> Averaged:
             log_w = np.log(calibrated(inside(thetas), own, inside(between), density))
         error = np.inf if rough == np.inf else _moved_moments(peak, (thetas, np.exp(log_w)), (between, density))
         more = 2**d * len(values)
-        if error <= UNEVEN or more > MOST_NODES[d] or more * peak.model.work() > MOST_WORK or finer == FINER - 1:
+        if error <= UNEVEN or more > MOST_NODES[d] or more * work > MOST_WORK or finer == FINER - 1:
             break
         spacing *= 0.5
         values = {tuple(2 * k for k in node): value for node, value in values.items()}
         points = {tuple(2 * k for k in node): point for node, point in points.items()}
     components, status = _components([points[node] for node in nodes], log_w,
                                      marginal_quantiles(between, density, NARROW),
-                                     marginal_quantiles(between, plain, NARROW), around.efficiency)
+                                     marginal_quantiles(between, plain, NARROW), around.corrector.efficiency)
     cell = d * np.log(spacing if error == np.inf else spacing / BETWEEN) + float(np.linalg.slogdet(A)[1])
     evidence = float(np.logaddexp.reduce(heights[1])) + cell
     if error <= UNEVEN:
@@ -291,7 +288,6 @@ def _walk_lattice(around: _Around, spacing: float, values: dict[tuple[int, ...],
     """
     d = len(around.A)
     origin = (0,) * d
-    starts: dict[tuple[int, ...], Posterior] = {}
     queue: list[tuple[tuple[int, ...], tuple[int, ...]]] = [(origin, origin)]
     asked, best = {origin}, 0.0
     while queue and len(values) < MOST_NODES[d]:
@@ -299,12 +295,9 @@ def _walk_lattice(around: _Around, spacing: float, values: dict[tuple[int, ...],
         if node not in values and (low := _surely_low(node, parent, spacing, values, points)) is not None:
             values[node] = low
         elif node not in values:
-            values[node], found, point = around(spacing * np.array(node, dtype=float), starts.get(parent))
+            values[node], point = around(spacing * np.array(node, dtype=float))
             if point is not None:
                 points[node] = point
-                if found.posterior is not None:
-                    starts[node] = sites_of_fit(found.posterior, around.peak.result.posterior.latent)
-            del found  # before the next one is made
         best = max(best, values[node])
         if node not in points or values[node] < best - DROP:
             continue
@@ -314,8 +307,6 @@ def _walk_lattice(around: _Around, spacing: float, values: dict[tuple[int, ...],
                 if near not in asked:
                     asked.add(near)
                     queue.append((near, node))
-        waiting = {parent for _, parent in queue}
-        starts = {place: kept for place, kept in starts.items() if place in waiting}
     return not any(node not in values for node, _ in queue)
 
 
@@ -386,9 +377,9 @@ def _hermite(peak: Peak, A: Array, around: _Around) -> Averaged | None:
     stretch, tilt, bent = np.ones((d, 2)), np.zeros(d), 0.0
     nodes = sorted((np.array(node, dtype=float) for node in product((0, 1, -1), repeat=d)), key=np.count_nonzero)
     for node in nodes:
-        value, point = around(HERMITE * node, bent=BENT)[::2]  # the fit itself is let go before the next one
+        value, point = around(HERMITE * node)
         square = 0.5 * HERMITE**2 * float(node @ node)
-        if point is None:
+        if point is None or abs(point.plain + square) > BENT:
             return None
         found.append((HERMITE * node, float(np.prod(np.where(node == 0, 2.0 / 3.0, 1.0 / 6.0))), value, point))
         gained = value - point.plain
@@ -412,7 +403,7 @@ def _weighed(peak: Peak, A: Array, around: _Around, found: list[tuple[Array, flo
     points = [point for *_, point in found]
     volume = np.array([0.5 * float(place @ place) + np.log(share) for place, share, *_ in found])
     components, status = _components(points, np.array([value for _, _, value, _ in found]) + volume, quantiles,
-                                     plain_quantiles, around.efficiency)
+                                     plain_quantiles, around.corrector.efficiency)
     plain = np.array([point.plain for point in points]) + volume
     evidence = peak.objective + float(np.logaddexp.reduce(plain)) + 0.5 * len(A) * np.log(2 * np.pi)
     return Averaged(components, evidence + float(np.linalg.slogdet(A)[1]), status if peak.converged else peak.status)

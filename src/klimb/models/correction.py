@@ -57,7 +57,7 @@ UNHARMED = 0.5  # effective draws over draws above which the weights at one of m
 WRONG_ALONE, WRONG_EACH = 0.08, 0.2  # standard errors above which they are of no use: at the only theta, at one of many
 LIKELY = 0.005  # share of a point of theta, over that of the heaviest, from which its own weights must be usable
 MOST_BENT = 2000  # weights up to which moments to leading order are asked for
-APART, COUNTED = 8, 4  # of the points of theta that third moments are taken at, one of so many
+APART, COUNTED = 12, 4  # of the points of theta that third moments are taken at, one of so many
 POOLED = 200_000  # numbers that the third moments of all points of theta may take
 NOTHING = np.zeros((0, 0, 0, 0))
 _same_draws = lru_cache(maxsize=4)(matched_draws)  # for every theta of a fit; nobody writes into them
@@ -155,6 +155,11 @@ class Corrector:
             self._modes = shared_modes([result])
         self.efficiency = float("nan") if self.wanted else 1.0
 
+    @property
+    def even(self) -> bool:
+        """Whether weights of draws hardly vary, so that moments of the weights of the model hardly change."""
+        return self._variance <= EVEN and not (self.only_gains or self._modes)
+
     def _leading(self, result: Result) -> tuple[WeightPosterior | None, Array, float]:
         """Moments to leading order; third ones go with a part that can be widened, at some of the points of theta."""
         part, third, growth = _leading(result)
@@ -222,7 +227,8 @@ class Corrector:
         if not np.isfinite(draws.log_weights).any():
             return None
         smoothed = smooth_log_weights(draws.log_weights)
-        if dim <= WIDE_DIM and (smoothed.khat > 0.5 or smoothed.effective < 0.8 * n) and smoothed.effective > 2 * dim:
+        uneven = (smoothed.khat > 0.5 and smoothed.effective < n / (1.0 + EVEN)) or smoothed.effective < 0.8 * n
+        if dim <= WIDE_DIM and uneven and smoothed.effective > 2 * dim:
             draws, smoothed = _wider(weights, draws, smoothed, n, seed)
             while self._alone and smoothed.effective < ENOUGH and 2 * n * weights.work <= MOST_VALUES:
                 n *= 2
@@ -238,7 +244,8 @@ class Corrector:
             pieces = self._budget(brief).pieces
             parts = ((1.0, cut_posterior(draws, share, draws.moments(share), weights.shocks, pieces)),)
         third = _third(weights.shocks, draws.third(share)) if parts and dim <= WIDE_DIM else NOTHING
-        if parts and weights.shocks.outputs == 1 and not _complete(third, weights.shocks):
+        untold = parts and weights.shocks.outputs == 1 and not _complete(third, weights.shocks)
+        if untold and (self._count % COUNTED == 1 or not weights.shocks.own.size):  # with levels third moments alone
             wider, third, growth = self._leading(result)
             if wider is not None and growth <= MILD:  # then draws tell its mean alone
                 parts, third = ((1.0, replace(wider, mean=parts[0][1].mean)),), NOTHING  # type: ignore[type-var]

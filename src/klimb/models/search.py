@@ -30,7 +30,7 @@ FINEST = 1e-8  # rounding leaves so much of it
 GAIN = 1e-4  # nats that the next step promises, at most, where many data make the gradient's last digits noise
 USUAL_TOL = 1e-6  # of a fit; where less is asked for, search and integration follow
 FIT_TOL = 1e-5  # of fits on the way: what they leave must not mislead a line search
-POINT_TOL = 5e-4  # of fits that are averaged: bounds are good to some 1e-6 nats, means to 1e-3 sd, whose signs vary
+POINT_TOL = 1e-3  # of fits that are averaged: bounds are good to some 1e-5 nats, means to 3e-3 sd, whose signs vary
 FAR_TOL, FAR = 1e-4, 1.0  # of those where some entry of the gradient is larger than this
 CURVATURE_TOL = 1e-7  # of fits whose gradients are subtracted
 STEP = 0.05  # in theta, for the Hessian as differences of gradients
@@ -115,46 +115,33 @@ class Evaluator:
 
     def __call__(self, theta: Array, *, start: Posterior | None = None, tol: float = FIT_TOL,
                  own: bool = False) -> Evaluated:
-        """The fit at ``theta``; ``start`` may be its ``own`` sites."""
+        """The fit at ``theta``; ``start`` may be its ``own`` sites. Gaussian noise needs none."""
         here = self.model.moved(theta)
-        if self._squares is not None:
-            return self._closed(here)
-        near = start if start is not None else self._latest
-        guess = None if own else self.sites.at(theta)
         try:
-            begin = near if guess is None or near is None else start_at(None, *guess)
-            result = here.infer(self.data, start=begin, tol=min(tol, self._finest), max_iter=self._max_iter)
+            found = self._fitted(here, start, tol, own) if self._squares is None else self._closed(here)
         except KlimbError:
             if self.best is None:
                 raise
             return Evaluated(here, None, -np.inf)
         self.n_fits += 1
-        self.sites.add(theta, result.posterior)
-        value = result.bound + here.theta.log_density(here.at)
-        found = Evaluated(here, result, value if np.isfinite(value) else -np.inf)
-        if np.isfinite(value) and (self.best is None or value > self.best.objective):
-            self.best = Best(here.at, self._only_sites(result.posterior), value)
+        if not np.isfinite(found.objective):
+            return replace(found, objective=-np.inf)
+        if self.best is None or found.objective > self.best.objective:
+            sites = None if found.posterior is None else sites_of_fit(found.posterior, None)
+            self.best = Best(here.at, sites, found.objective)
         return found
 
-    def _closed(self, here: Any) -> Evaluated:
-        """Without a fit, where rows have Gaussian noise."""
-        try:
-            exact = self._squares.at(here)
-        except KlimbError:
-            if self.best is None:
-                raise
-            return Evaluated(here, None, -np.inf)
-        self.n_fits += 1
-        value, slope = here.log_prior()
-        value += exact.bound
-        if np.isfinite(value) and (self.best is None or value > self.best.objective):
-            self.best = Best(here.at, None, value)
-        return Evaluated(here, None, value if np.isfinite(value) else -np.inf,
-                         replace(exact, gradient=exact.gradient + slope))
+    def _fitted(self, here: Any, start: Posterior | None, tol: float, own: bool) -> Evaluated:
+        near = start if start is not None else self._latest
+        guess = None if own else self.sites.at(here.at)
+        begin = near if guess is None or near is None else start_at(None, *guess)
+        result = here.infer(self.data, start=begin, tol=min(tol, self._finest), max_iter=self._max_iter)
+        self.sites.add(here.at, result.posterior)
+        return Evaluated(here, result, result.bound + here.theta.log_density(here.at))
 
-    def _only_sites(self, posterior: Posterior) -> Posterior:
-        """What another fit starts from, without latent and factor, which may be n x n matrices."""
-        return sites_of_fit(posterior, None)
+    def _closed(self, here: Any) -> Evaluated:
+        exact, (value, slope) = self._squares.at(here), here.log_prior()
+        return Evaluated(here, None, value + exact.bound, replace(exact, gradient=exact.gradient + slope))
 
     def objective(self, theta: Array) -> tuple[float, Array]:
         """For a climb: the objective and its gradient."""
@@ -164,7 +151,7 @@ class Evaluator:
         if not found.possible:
             return -np.inf, np.zeros_like(theta)
         if found.result is not None:
-            self._latest = self._only_sites(found.result.posterior)
+            self._latest = sites_of_fit(found.result.posterior, None)  # without factors, n x n matrices perhaps
         self.path.append(max(found.objective, self.path[-1]) if self.path else found.objective)
         self.tell("hyperparameters", len(self.path), 0, found.bound)
         gradient = self.gradient(found)

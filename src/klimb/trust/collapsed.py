@@ -61,11 +61,6 @@ class LevelMoments:
     mean: Array
     covariance: Array
 
-    @classmethod
-    def standard(cls, n_levels: int, k: int) -> LevelMoments:
-        """Those of N(0, I), as under q."""
-        return cls(np.zeros((n_levels, k)), np.broadcast_to(np.eye(k), (n_levels, k, k)).copy())
-
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -213,7 +208,7 @@ class CollapsedWeights(ShockWeights):
         n_runs = len(shocks.starts)
         kept = max(int(n_runs * most / max(whole, 1)), 1) if whole > most else n_runs
         self.scale = n_runs / kept
-        whole_there = kept == n_runs and isinstance(shocks.shared_rows, np.ndarray)
+        whole_there = kept == n_runs and (shocks.wide or isinstance(shocks.shared_rows, np.ndarray))
         self.shocks = shocks if whole_there else shocks.some(np.sort(
             np.random.default_rng(0).permutation(n_runs)[:kept]))
         site = exact_site(problem.site)
@@ -227,11 +222,12 @@ class CollapsedWeights(ShockWeights):
 
     def settled(self, e: Array) -> CollapsedWeights:
         """With as many nodes as the levels need here: the next larger rule gives the same sums at the draws ``e``."""
-        found, k, total = self, self.shocks.own.shape[1], self._sums(e)
+        moved = self.shocks.along(e)
+        found, k, total = self, self.shocks.own.shape[1], self._sums(e, moved)
         for count in (count for count in NODES[k] if count > self.nodes):
             more = copy(found)
             more.nodes, more.rule = count, quadrature(k, count)
-            before, total = total, more._sums(e)
+            before, total = total, more._sums(e, moved)
             if np.abs(total - before).max() <= max(SAME_SUM, SAME_SHARE * float(np.abs(total).max())):
                 break
             found = more
@@ -244,10 +240,10 @@ class CollapsedWeights(ShockWeights):
     def evidence(self, e: Array) -> Array:
         return self.bound + self._at_rest[0] + self._sums(e)
 
-    def _sums(self, e: Array) -> Array:
+    def _sums(self, e: Array, moved: Array | None = None) -> Array:
         """The sum over all levels of the logs of their integrals, by those that stand for them."""
         values = np.empty(len(e))
-        for some, _, _, logs in self._blocks(e):
+        for some, _, _, logs in self._blocks(e, moved):
             values[some] = self.scale * _integrated(logs)[0].sum(axis=(1, 2))
         return values
 
@@ -255,7 +251,8 @@ class CollapsedWeights(ShockWeights):
     def _at_rest(self) -> tuple[float, LevelMoments]:
         """At e = 0: what all levels say beyond those that stand for them, and moments of every level's u."""
         (problem, posterior, shocks), (nodes, log_rule) = self._every, self.rule
-        found, total = LevelMoments.standard(*shocks.q.level_mean.shape), 0.0
+        L, k = shocks.q.level_mean.shape
+        found, total = LevelMoments(np.zeros((L, k)), np.tile(np.eye(k), (L, 1, 1))), 0.0  # N(0, I), as under q
         if self.scale == 1.0:
             return total, found
         n, ends = len(shocks.order), np.append(shocks.starts, len(shocks.order))
@@ -270,7 +267,8 @@ class CollapsedWeights(ShockWeights):
             found.mean[levels], found.covariance[levels] = _level_moments(share, nodes)
         return total - float(self._sums(np.zeros((1, shocks.dim)))[0]), found
 
-    def _blocks(self, e: Array, *, slopes: bool = False) -> Iterator[tuple[slice, Array, Expectation, Array]]:
+    def _blocks(self, e: Array, moved: Array | None = None,
+                slopes: bool = False) -> Iterator[tuple[slice, Array, Expectation, Array]]:
         """Blocks of draws: deviations (s, Q, N), log p there and its ``slopes``, log terms of levels (s, Q, runs)."""
         shocks = self.shocks
         nodes, log_rule = self.rule
@@ -278,7 +276,7 @@ class CollapsedWeights(ShockWeights):
         size = max(BLOCK // steps.size, 1)
         for begin in range(0, len(e), size):
             some = slice(begin, min(begin + size, len(e)))
-            d = shocks.along(e[some])[:, None, :] + steps
+            d = (shocks.along(e[some]) if moved is None else moved[some])[:, None, :] + steps
             yield some, d, *self._rows.log_terms(d, shocks.starts, log_rule, slopes)
 
     def left_out(self) -> tuple[Array, Array, Array, Array]:
