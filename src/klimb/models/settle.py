@@ -30,7 +30,8 @@ from klimb.numerics.arrays import Array
 LOOSE, CLOSER = 0.3, 2e-3  # tolerances of the first fit, and of those that follow, at most
 SHARE = 0.1  # of the gain that the last move promised, as the tolerance of the next fit
 FROM_MODE = 30.0  # tolerance of the first fit from the sites of a mode, which is next to the optimum
-SITES = 100.0  # times the nats that may be left: the residual of a site in sds, each of which says little of the answer
+SITES = 300.0  # times the nats that may be left: the residual of a site in sds, each of which says little of the answer
+COUPLED = 100.0  # the same, and the bound on what is left, where an estimate of that decides
 LAST = 30.0  # times the tolerance that was asked for, from which the next fit is the last
 FIRST, LONGEST = 0.3, 2.0  # of the step that a secant with the sites held is made of, and of any that is taken
 APART = 0.02  # first move from a fit, at least: sites that follow the scale bend the objective less than sites held
@@ -56,7 +57,6 @@ class Settled:
     model: Any
     posterior: Posterior | None = None
     objective: float = -np.inf  # that the last move promises: bound and log prior
-    gain: float = np.inf  # share of that move in it
     curvature: Array | None = None  # minus the second derivative of the objective
     n_fits: int = 0
     before: tuple[float, float] | None = None  # theta and slope of the last fit
@@ -101,7 +101,7 @@ def settle(begun: Settled, data: Observed, least: float = CLOSER) -> Settled:
     curvature = np.array([bend]) if bend > 0.0 else None
     tol = least if SHARE * gain <= LAST * least else min(SHARE * gain, CLOSER)
     sites = begun.sites if abs(float(moved.at[0]) - theta) <= CLOSE else SitesNear()
-    return Settled(model if done else moved, q, height + gain, gain, curvature, begun.n_fits + 1, (theta, slope), tol,
+    return Settled(model if done else moved, q, height + gain, curvature, begun.n_fits + 1, (theta, slope), tol,
                    result if done else None, sites, (*begun.path, height))
 
 
@@ -129,7 +129,7 @@ def _jointly(model: Any, data: Observed, q: Posterior, least: float) -> Settled 
     if _by_plain_steps(model, problem):
         end = plain_steps(model, data, problem, state, partial(_slope, data), enough, (SITES * least, least))
         return None if end is None else Settled(
-            end.model, end.problem.posterior(end.state), end.height, end.gain, np.array([end.bend]), 0,
+            end.model, end.problem.posterior(end.state), end.height, np.array([end.bend]), 0,
             (float(end.model.at[0]), end.slope), SITES * least if end.done else CLOSER, joint=True)
     answer, height = _Answer.of(model, data, problem, state), state.objective + model.log_prior()[0]
     last = list[tuple[Array, Array, float, Array]]()  # where steps went, and the steps
@@ -142,9 +142,13 @@ def _jointly(model: Any, data: Observed, q: Posterior, least: float) -> Settled 
         moved = _within(model, float(np.clip(total / bend, -LONGEST, LONGEST)))
         step = float(moved.at[0] - model.at[0])
         gain = 0.5 * total * step
-        done = state.stationarity <= SITES * least and state.remaining <= least and gain <= enough
+        if site.separable:
+            done = gain <= enough and state.stationarity <= SITES * least and state.remaining <= least
+        else:  # natural steps gain r'P r / 2 to second order, of which `remaining` bounds what is gamma's by a trace
+            close = max(state.stationarity, state.remaining) <= COUPLED * least
+            done = gain <= enough and close and 0.5 * float(r @ linear.P(r)) <= least
         tol = SITES * least if done else CLOSER if abs(step) <= REACH[0] else LOOSE
-        found = Settled(model if done else moved, problem.posterior(state), height + gain, gain, np.array([bend]), 0,
+        found = Settled(model if done else moved, problem.posterior(state), height + gain, np.array([bend]), 0,
                         (float(model.at[0]), slope), tol, joint=True)
         u = None if done or abs(step) > REACH[0] else linear.solve(-r, state.stationarity)
         if u is None:
