@@ -30,8 +30,7 @@ from klimb.numerics.arrays import Array
 LOOSE, CLOSER = 0.3, 2e-3  # tolerances of the first fit, and of those that follow, at most
 SHARE = 0.1  # of the gain that the last move promised, as the tolerance of the next fit
 FROM_MODE = 30.0  # tolerance of the first fit from the sites of a mode, which is next to the optimum
-SITES = 300.0  # times the nats that may be left: the residual of a site in sds, each of which says little of the answer
-COUPLED = 100.0  # the same, and the bound on what is left, where an estimate of that decides
+SITES = 100.0  # times the nats that may be left: the residual of a site in sds, each of which says little of the answer
 LAST = 30.0  # times the tolerance that was asked for, from which the next fit is the last
 FIRST, LONGEST = 0.3, 2.0  # of the step that a secant with the sites held is made of, and of any that is taken
 APART = 0.02  # first move from a fit, at least: sites that follow the scale bend the objective less than sites held
@@ -142,11 +141,9 @@ def _jointly(model: Any, data: Observed, q: Posterior, least: float) -> Settled 
         moved = _within(model, float(np.clip(total / bend, -LONGEST, LONGEST)))
         step = float(moved.at[0] - model.at[0])
         gain = 0.5 * total * step
-        if site.separable:
-            done = gain <= enough and state.stationarity <= SITES * least and state.remaining <= least
-        else:  # natural steps gain r'P r / 2 to second order, of which `remaining` bounds what is gamma's by a trace
-            close = max(state.stationarity, state.remaining) <= COUPLED * least
-            done = gain <= enough and close and 0.5 * float(r @ linear.P(r)) <= least
+        done = gain <= enough and max(state.stationarity, state.remaining) <= SITES * least
+        # Natural steps gain r'P r / 2 to second order; of several classes `remaining` bounds it by a trace over all.
+        done = done and (state.remaining if site.separable else 0.5 * float(r @ linear.P(r))) <= least
         tol = SITES * least if done else CLOSER if abs(step) <= REACH[0] else LOOSE
         found = Settled(model if done else moved, problem.posterior(state), height + gain, np.array([bend]), 0,
                         (float(model.at[0]), slope), tol, joint=True)
