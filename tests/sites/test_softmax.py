@@ -211,7 +211,7 @@ def test_the_table_is_the_distribution_of_a_normal_and_a_gumbel_variable():
         v = rng.uniform(max(low, 1e-3), high) ** -2.0 - 1.0
         scale = np.sqrt(v + SOFTENING)
         t = scale * np.concatenate([rng.uniform(-9, 9, 200), rng.uniform(9, 55, 50)])
-        F, density, bend = table.curved(t[None].copy(), np.array([v]))
+        F, density, bend = table.evaluate(t[None].copy(), np.array([v]), bend=True)
         np.testing.assert_allclose(F[0], _by_quadrature(t, v), atol=1e-14)
         np.testing.assert_allclose(density[0] * scale, gumbel_normal_density(t, v) * scale, atol=2e-12)
         shift = 1e-4 * scale

@@ -16,7 +16,7 @@ For a site that couples several latent values per datum, C has a block per datum
 
 from collections.abc import Iterable
 from functools import partial
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
@@ -115,10 +115,11 @@ def _site_by_site(problem: Problem, state: State, sd: Array) -> Product | None:
 def _datum_by_datum(problem: Problem, state: State, sd: Array) -> Product:
     """u -> C u, where each datum has a block; without ``couplings`` at the price of an oracle call each time."""
     v, e, n = state.v, state.expectation, len(state.v)
-    couplings = problem.site.couplings(problem.y, state.m, v)
+    couplings = problem.site.rough(1.0).couplings(problem.y, state.m, v)
     if couplings is not None:
         problem.n_oracle += 1
-        # As P does, in single precision; data last, so that sums over a datum's values run over all data at once.
+        # As P does, in single precision, for which a rule that is to serve while far has all digits; data last, so that
+        # sums over a datum's values run over all data at once.
         size = len(problem.y)
         dm, dv = sd.reshape(-1, size), -v.reshape(-1, size)
         blocks = np.ascontiguousarray(couplings.transpose(1, 2, 0), dtype=np.float32)
@@ -149,11 +150,26 @@ def _scaled_products(factor: Factor, sd: Array, bends: npt.NDArray[np.bool_] | N
     if len(parts) < len(blocks):
         return None
 
+    at_once = _at_once(blocks, sd) or (lambda x: [first(one) for (first, _), one in zip(parts, x, strict=True)])
+
     def product(u: Array) -> Array:
-        both, out = u.reshape(2, len(parts), n), np.empty((2, len(parts), n), u.dtype)
-        for k, (first, second) in enumerate(parts):
-            out[0, k], out[1, k] = first(both[0, k]), second(both[1, k])
+        (first, second), out = u.reshape(2, len(parts), n), np.empty((2, len(parts), n), u.dtype)
+        out[0], out[1] = at_once(first), [half(one) for (_, half), one in zip(parts, second, strict=True)]
         return out.ravel()
+
+    return product
+
+
+def _at_once(blocks: tuple[Factor, ...], sd: Array) -> Any:
+    """The products with R of several blocks that have one X: two products with that instead of two for each block."""
+    given = [found for part in blocks if (found := part.by_weights()) is not None]
+    if len(given) < max(len(blocks), 2) or any(X is not given[0][0] or S.shape != given[0][1].shape for X, S in given):
+        return None
+    X, S, scale = given[0][0].dense(), np.array([S for _, S in given]), 1.0 / sd.reshape(len(blocks), -1)
+
+    def product(x: Array) -> Array:
+        seen = ((scale * x) @ X)[:, None] @ S @ np.swapaxes(S, 1, 2)
+        return np.asarray(scale * (seen[:, 0] @ X.T))
 
     return product
 
@@ -170,8 +186,8 @@ def _halves(factor: Factor, sd: Array, bends: npt.NDArray[np.bool_] | None) -> t
     few = bends is not None and 2 * np.count_nonzero(bends) <= n
     rows = np.flatnonzero(bends) if bends is not None and few else np.arange(n)
     single = np.zeros((0, 0), np.float32)  # BLAS complains of nothing
-    if (few or (products is None and n > IN_CACHE)) and (root := factor.root_of()) is not None:
-        W = np.asarray(root * scale[:, None], dtype=np.float32)
+    if (few or (products is None and n > IN_CACHE)) and (given := factor.by_weights()) is not None:
+        W = np.asarray(given[0].dense() @ given[1] * scale[:, None], dtype=np.float32)
         if rows.size:
             single = ssyrk(1.0, W.T if len(rows) == n else W[rows].T, trans=1, lower=1)
         return (lambda x: W @ (x.astype(np.float32, copy=False) @ W)), _among(np.square(single, out=single), rows, n)

@@ -92,8 +92,8 @@ class Factor(ABC):
             R.T[columns] = np.multiply(part, scale[columns, None], out=part)
         return R
 
-    def root_of(self) -> Array | None:
-        """A matrix of few columns whose outer square is V; None where there is none."""
+    def by_weights(self) -> tuple[DesignMatrix, Array] | None:
+        """X, which factors of other outputs may share, and S with few columns such that V = X S S'X'; None without."""
         return None
 
     def products(self) -> tuple[Product, Product] | None:

@@ -74,11 +74,11 @@ class PrimalFactor(Factor):
         return float(half @ half)
 
     def covariance(self) -> Array:
-        root = self.root_of()
+        root = self._X.dense() @ self._root
         return np.asarray(root @ root.T)
 
-    def root_of(self) -> Array:
-        return np.concatenate([block for _, block in self._X.scaled_blocks(self._root)])
+    def by_weights(self) -> tuple[DesignMatrix, Array]:
+        return self._X, self._root
 
     def products(self) -> tuple[Product, Product] | None:
         """For long designs: (V o V) b is the diagonal of X M X' with M = V_w X' diag(b) X V_w, which is D x D.

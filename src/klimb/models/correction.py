@@ -131,11 +131,14 @@ class Corrector:
         self._modes = modes  # means and roots of the shared weights, where there are several
         self.wanted, self.efficiency = False, float("nan")  # efficiency is 1 where there is nothing to correct
         self.only_gains = False  # whether nothing but the evidence, and moments to leading order, is corrected
+        self._kept: ShockWeights | None = None  # of the only theta
         self._step, self._asked = 0, 0  # every how many points of theta are fitted again for moments to leading order
         if _surely_negligible(result):
             self.efficiency = 1.0
             return
         weights = self._weights(result, PROBE_DRAWS)
+        if alone and weights is not None and not weights.shocks.own.size:  # the same for any number of draws
+            self._kept = weights
         if weights is None:
             if not alone or _of_weights(result):
                 self._by_gap = self.wanted = self.only_gains = self._leading_gap(result) > NEGLIGIBLE_GAIN
@@ -211,8 +214,10 @@ class Corrector:
             part, third, _ = self._leading(result)
             alone = evidence_alone(self.gain(result))
             return replace(alone, third=third) if part is None else replace(alone, parts=((1.0, part),))
-        shocks = result.posterior.latent.shocks(result.posterior)
-        weights = self._weights(result, self._draws(0 if shocks is None else shocks.dim), shocks)
+        weights = self._kept
+        if weights is None:
+            shocks = result.posterior.latent.shocks(result.posterior)
+            weights = self._weights(result, self._draws(0 if shocks is None else shocks.dim), shocks)
         if weights is None:
             return None
         dim = weights.shocks.dim

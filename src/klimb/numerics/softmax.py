@@ -86,16 +86,8 @@ class GumbelNormal:
     n_bins: int
     degree: int
 
-    def evaluate(self, t: Array, v: Array) -> tuple[Array, Array]:
-        """F and its derivative at ``t`` (M x J) for M variances ``v``; overwrites ``t``."""
-        F, slope, _ = self._horner(t, v, bend=False)
-        return F, slope
-
-    def curved(self, t: Array, v: Array) -> tuple[Array, Array, Array]:
-        """F, its derivative and its second derivative; overwrites ``t``."""
-        return self._horner(t, v, bend=True)
-
-    def _horner(self, t: Array, v: Array, *, bend: bool) -> tuple[Array, Array, Array]:
+    def evaluate(self, t: Array, v: Array, *, bend: bool = False) -> tuple[Array, Array, Array]:
+        """F, its derivative and, if wanted, its ``bend`` at ``t`` (M x J) for M variances ``v``; overwrites ``t``."""
         scale = np.sqrt(v + SOFTENING)[:, None].astype(t.dtype)
         t /= scale
         far = np.maximum(t, BEND)
@@ -228,7 +220,7 @@ def softmax_couplings(m: Array, v: Array, rule: SoftmaxRule = EXACT) -> Array:
     centred, diagonal = m - m.max(axis=0), np.arange(n_classes)
     for rows, x, weight, _, _ in _chunks(centred, v, rule):
         t = (x - centred[:, rows, None]).reshape(n_classes * len(rows), -1).astype(rule.kind)
-        parts = gumbel_normal(rule).curved(t, v[:, rows].ravel())
+        parts = gumbel_normal(rule).evaluate(t, v[:, rows].ravel(), bend=True)
         F, r, b = (part.reshape(n_classes, len(rows), -1) for part in parts)
         np.clip(F, 0.0, 1.0, out=F)
         seen = (F > ROUNDING) & (F < 1.0 - ROUNDING)
@@ -273,7 +265,7 @@ def _integrals(label: Array, m: Array, v: Array, x: Array, weight: Array, left: 
                ) -> tuple[Array, Array, Array]:
     n_classes, n = m.shape
     t = (x - m[:, :, None]).reshape(n_classes * n, -1).astype(rule.kind)
-    F, density = (array.reshape(n_classes, n, -1) for array in gumbel_normal(rule).evaluate(t, v.ravel()))
+    F, density = (array.reshape(n_classes, n, -1) for array in gumbel_normal(rule).evaluate(t, v.ravel())[:2])
     np.clip(F, 0.0, 1.0, out=F)
     ratio = np.divide(density, F, out=np.zeros_like(F), where=(F > ROUNDING) & (F < 1.0 - ROUNDING))
     P = np.multiply.reduce(F, axis=0)
@@ -399,7 +391,7 @@ def _log_factors(own: Index, x: Array, m: Array, v: Array) -> Array:
     """log F_own' + the other log F_c at the nodes x (n x J), with relative accuracy."""
     n_classes, n = m.shape
     t = (x - m[:, :, None]).reshape(n_classes * n, -1)
-    F, _ = gumbel_normal().evaluate(t.copy(), v.ravel())
+    F, *_ = gumbel_normal().evaluate(t.copy(), v.ravel())
     spread = np.broadcast_to(v.reshape(-1, 1), t.shape)
     log_F = np.log(np.maximum(F, ROUNDING))
     tail = F < RELATIVE

@@ -312,8 +312,8 @@ class CollapsedWeights(ShockWeights):
             value, share = _integrated(logs)
             values[some] = self.bound + self._at_rest[0] + self.scale * value.sum(axis=(1, 2))
             with np.errstate(over="ignore", invalid="ignore"):
-                slope = np.nan_to_num(rows.gamma * d - point.alpha - rows.a)
-            slopes[some] = np.einsum("sqi,sqi->si", np.repeat(share, counts, axis=2), slope)
+                slope = np.nan_to_num(rows.gamma * d - point.alpha - rows.a, copy=False)
+            slopes[some] = np.einsum("sqi,sqi->si", np.repeat(share, counts, axis=2), slope) if k else slope[:, 0]
             mean[some], covariance[some] = _level_moments(share, nodes)
             if few:
                 away = nodes[:, None] - mean[some][:, None]
