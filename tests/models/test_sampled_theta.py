@@ -23,8 +23,9 @@ def sampled(n: int) -> SampledTheta:
     log_w = values - mixture_log_density(theta, [(n, proposal)])
     smoothed = smooth_log_weights(log_w)
     coordinates = HalfLines(np.full(3, np.nan), np.ones(3))
-    return SampledTheta(coordinates, theta, values, 3.0 * (1.0 - np.exp(theta)), np.zeros(n), np.arange(n), log_w,
-                        smoothed.khat, smoothed.effective, ((n, proposal),))
+    return SampledTheta(coordinates, theta, values, 3.0 * (1.0 - np.exp(theta)), np.zeros(n), np.zeros(n),
+                        np.zeros((n, 3)), lambda place: np.zeros(len(place)), np.arange(n), log_w, smoothed.khat,
+                        smoothed.effective, ((n, proposal),))
 
 
 def test_what_a_surrogate_was_tested_for_it_is_believed_for() -> None:

@@ -29,7 +29,7 @@ class ArrowRows:
     sparse: Any = None
     cells: Any = None
 
-    def some(self, rows: Any) -> ArrowRows:
+    def some(self, rows: Any) -> "ArrowRows":
         """Those of some places."""
         sparse, cells = (None if own is None else own[rows] for own in (self.sparse, self.cells))
         return ArrowRows(self.X[rows], self.codes[rows], self.values[rows], sparse, cells)

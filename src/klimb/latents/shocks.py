@@ -78,7 +78,7 @@ class _CrossedRows:
     q: CrossedWeights
     L: ArrowRows
 
-    def __getitem__(self, rows: Index) -> "Array | _CrossedRows":
+    def __getitem__(self, rows: Index) -> Array | _CrossedRows:
         return self.q.moved(self.L, rows) if self.q.n_shocks <= MOST_SHARED else _CrossedRows(self.q, self.L.some(rows))
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Array:
@@ -120,7 +120,7 @@ class Shocks:
         return cls(q, own, shared_rows, level_rows, rows.order, rows.starts, rows.present)
 
     @classmethod
-    def of_crossed(cls, q: CrossedWeights, L: ArrowRows, order: npt.NDArray[np.intp]) -> Shocks | None:
+    def of_crossed(cls, q: CrossedWeights, L: ArrowRows, order: Index) -> Shocks | None:
         """Of crossed factors: the levels of the largest one, by which L is in ``order``, are integrated out."""
         if L.values.shape[1] > MOST_COLUMNS:
             return None
