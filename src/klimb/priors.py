@@ -375,7 +375,7 @@ def pc_variance(sd: float = 1.0, probability: float = 0.05) -> Exponential:
     """Penalised complexity for a variance: P(sqrt(variance) > sd) = ``probability``; the simplest model has none.
 
     >>> prior = pc_variance(sd=1.0, probability=0.05)  # a standard deviation above 1 is thought unlikely
-    >>> prior.log_density(0.01) > prior.log_density(1.0)
+    >>> bool(prior.log_density(0.01) > prior.log_density(1.0))
     True
     """
     log_share = math.log(checked_probability("pc_variance", "probability", probability))
@@ -388,7 +388,7 @@ def pc_lengthscale(lower: float = 0.1, probability: float = 0.05, dim: int = 1) 
     The simplest model is the flat one, with an infinite lengthscale.
 
     >>> prior = pc_lengthscale(lower=0.1, probability=0.05)
-    >>> prior.log_density(1.0) > prior.log_density(0.01)
+    >>> bool(prior.log_density(1.0) > prior.log_density(0.01))
     True
     """
     require(dim >= 1, "pc_lengthscale needs dim >= 1", dim, "Pass the number of input columns.")

@@ -222,7 +222,6 @@ def test_a_size_without_end_beside_two_other_hyperparameters() -> None:
     assert rows["size"].lower ** -0.5 == pytest.approx(truth["_size"]["lower"] ** -0.5, abs=0.03)
 
 
-@pytest.mark.xfail(reason="1.3% of the mass, where size is above 400, is cut off: the end is 26 where it should be 44")
 def test_the_far_end_of_that_size() -> None:
     rows, truth = crowded()
     assert rows["size"].upper ** -0.5 == pytest.approx(truth["_size"]["upper"] ** -0.5, abs=0.03)
