@@ -101,8 +101,7 @@ class Exponential(NamedPrior, PositivePrior):
     size^-1/2 is the coefficient of variation that they add. Power -dim/2 is for lengthscales over ``dim`` inputs.
     """
 
-    any_sign = ("power",)
-    many = True
+    any_sign, many = ("power",), True
     mean: float = 1.0
     power: float = 1.0
 
@@ -140,9 +139,10 @@ class Exponential(NamedPrior, PositivePrior):
 class HalfNormal(NamedPrior, PositivePrior):
     """The positive half of N(0, sd^2)."""
 
+    many = True
     sd: float = 1.0
 
-    def log_density(self, value: float) -> float:
+    def log_density(self, value: Any) -> Any:
         return 0.5 * math.log(2.0 / math.pi) - math.log(self.sd) - 0.5 * (value / self.sd) ** 2
 
     def slope(self, value: float) -> float:
