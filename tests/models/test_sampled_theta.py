@@ -10,7 +10,7 @@ from scipy.special import polygamma
 
 import klimb
 from klimb.models import linear, sampled_theta
-from klimb.models.sampled_theta import SampledTheta, mixture_log_density
+from klimb.models.sampled_theta import SampledTheta, SmoothedTheta, mixture_log_density, smoothed_points
 from klimb.numerics.pareto import smooth_log_weights
 from klimb.numerics.proposals import HalfLines, SplitStudent
 
@@ -26,6 +26,37 @@ def sampled(n: int) -> SampledTheta:
     return SampledTheta(coordinates, theta, values, 3.0 * (1.0 - np.exp(theta)), np.zeros(n), np.zeros(n),
                         np.zeros((n, 3)), lambda place: np.zeros(len(place)), np.arange(n), log_w, smoothed.khat,
                         smoothed.effective, ((n, proposal),))
+
+
+def test_a_sharp_prior_is_taken_as_it_is_between_fits() -> None:
+    """A prior with a kink in theta: the surrogate of the rest meets it, that of the whole does not."""
+    def kinked(theta: np.ndarray) -> np.ndarray:
+        return np.asarray(-4.0 * np.log(np.cosh(12.0 * theta[:, 0])) / 12.0)
+
+    plain = sampled(64)
+    prior, slopes = kinked(plain.theta), np.zeros_like(plain.theta)
+    slopes[:, 0] = -4.0 * np.tanh(12.0 * plain.theta[:, 0])
+    whole = replace(plain, values=plain.values + prior, slopes=plain.slopes + slopes,
+                    log_weights=plain.log_weights + prior, made={})
+    apart = replace(whole, sharp=prior, sharp_slopes=slopes, sharp_prior=kinked, made={})
+    x = np.linspace(-6.0, 3.0, 20_001)
+    density = np.exp(3.0 * (x - np.exp(x)) + kinked(x[:, None]))
+    density /= density.sum()
+    mean = float(density @ x)
+    truth = float(np.sqrt(density @ (x - mean) ** 2))
+    found = smoothed_points(apart)
+    assert found is not None
+    own = found.weights @ found.theta[:, 0]
+    assert np.sqrt(found.weights @ (found.theta[:, 0] - own) ** 2) == pytest.approx(truth, rel=0.03)
+    assert own == pytest.approx(mean, abs=0.03 * truth)
+
+    def error(smoothed: SmoothedTheta) -> float:
+        """The weighted mean of what the surrogate is off."""
+        exact = 3.0 * (smoothed.theta - np.exp(smoothed.theta) + 1.0).sum(axis=1) + kinked(smoothed.theta)
+        return float(smoothed.weights @ np.abs(smoothed.heights - exact))
+
+    rough = smoothed_points(whole)
+    assert rough is None or error(rough) > 5.0 * error(found)
 
 
 def test_what_a_surrogate_was_tested_for_it_is_believed_for() -> None:
