@@ -10,16 +10,14 @@ import scipy.integrate
 from numpy.testing import assert_allclose
 
 from klimb._stored import pack, unpack
-from klimb.priors import dirichlet, exponential, fixed, half_normal, lkj, normal
-from klimb.theta import Cutpoints, GroupCovariance, ParameterBlock, PositiveParameter, RealParameter, Theta
+from klimb.priors import dirichlet, exponential, fixed, half_normal, lkj
+from klimb.theta import Cutpoints, GroupCovariance, ParameterBlock, PositiveParameter, Theta
 
 SDS = tuple(PositiveParameter(f"sd({name})", exponential(mean), begin=0.5)
             for name, mean in zip("abc", (1.0, 2.0, 0.3), strict=True))
 BLOCKS: dict[str, ParameterBlock] = {
     "positive": PositiveParameter("sigma", exponential(2.0), begin=0.7, unit=2.0),
     "positive, held": PositiveParameter("sigma", fixed(2.0)),
-    "real": RealParameter("b", normal(1.0, 2.0)),
-    "real, flat": RealParameter("b"),
     "one sd": GroupCovariance(SDS[:1], ()),
     "independent": GroupCovariance(SDS, ()),
     "correlated": GroupCovariance(SDS, ("cor(a, b)", "cor(a, c)", "cor(b, c)"), lkj(1.5)),
@@ -61,7 +59,7 @@ def test_the_slope_of_the_prior(block: ParameterBlock) -> None:
     assert_allclose(block.log_prior(theta)[1], np.array(numeric), atol=1e-7)
 
 
-@pytest.mark.parametrize("name", ["positive", "real", "one sd", "cut points, probit"])
+@pytest.mark.parametrize("name", ["positive", "one sd", "cut points, probit"])
 def test_priors_are_densities_per_unit_of_theta(name: str) -> None:
     block = BLOCKS[name]
     ranges = [(-30.0, 14.0)] * block.size

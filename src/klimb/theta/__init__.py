@@ -2,8 +2,7 @@
 
 from klimb.theta.base import ParameterBlock, PlainBlock, RowKind, Scale, Theta
 from klimb.theta.blocks import Cutpoints, GroupCovariance, correlation_root, partial_correlations
-from klimb.theta.single import LIMIT, BoundedParameter, PositiveParameter, RealParameter, Support
+from klimb.theta.single import LIMIT, BoundedParameter, PositiveParameter, Support
 
 __all__ = ["LIMIT", "BoundedParameter", "Cutpoints", "GroupCovariance", "ParameterBlock", "PlainBlock",
-           "PositiveParameter", "RealParameter", "RowKind", "Scale", "Support", "Theta", "correlation_root",
-           "partial_correlations"]
+           "PositiveParameter", "RowKind", "Scale", "Support", "Theta", "correlation_root", "partial_correlations"]

@@ -17,8 +17,8 @@ from klimb._stan import StanPart, literal, said
 from klimb._stored import stored
 from klimb.errors import require
 from klimb.numerics.arrays import Array
-from klimb.priors import Beta, Fixed, Normal, PCCorrelation, PCShare, PositivePrior, Prior, Uniform
-from klimb.theta.base import ParameterBlock, PlainBlock, RowKind, Scale
+from klimb.priors import Beta, Fixed, PCCorrelation, PCShare, PositivePrior, Prior, Uniform
+from klimb.theta.base import ParameterBlock, RowKind, Scale
 
 POSITIVE_LIMITS = (-16.0, 14.0)  # of the log of a positive parameter in its unit
 LIMIT = math.asinh(14.0)  # of theta between two limits in a search: 8e-7 of the way from either
@@ -94,10 +94,11 @@ class Support:
 
 
 class SingleParameter(ParameterBlock):
-    """One parameter; a `Fixed` prior holds it."""
+    """One parameter by the map of its ``support``; a `Fixed` prior holds it."""
 
     name: str
-    prior: Prior | None
+    prior: Prior
+    support: Support
 
     @property
     def free(self) -> bool:
@@ -119,17 +120,10 @@ class SingleParameter(ParameterBlock):
         return {self.name: self.prior}
 
     def printed(self) -> dict[str, str]:
-        return {self.name: "flat" if self.prior is None else str(self.prior)}
+        return {self.name: str(self.prior)}
 
     def to_stan(self, theta: Array) -> tuple[Array, ...]:
         return (np.asarray(self.value(theta)),) if self.free else ()
-
-
-class SupportedParameter(SingleParameter):
-    """One parameter by the map of its ``support``."""
-
-    prior: Prior
-    support: Support
 
     def value(self, theta: Array) -> float:
         return self.prior.value if isinstance(self.prior, Fixed) else float(self.support.value(float(theta[0])))
@@ -167,7 +161,7 @@ class SupportedParameter(SingleParameter):
 @final
 @stored("parameter.positive")
 @dataclass(frozen=True, eq=False)
-class PositiveParameter(SupportedParameter):
+class PositiveParameter(SingleParameter):
     """One positive parameter, by its logarithm; a `Fixed` prior holds it, one between two limits makes it a logit.
 
     >>> from klimb.priors import exponential, fixed
@@ -227,7 +221,7 @@ class PositiveParameter(SupportedParameter):
 @final
 @stored("parameter.bounded")
 @dataclass(frozen=True, eq=False)
-class BoundedParameter(SupportedParameter):
+class BoundedParameter(SingleParameter):
     """A parameter between ``low`` and ``high``; a `Fixed` prior holds it."""
 
     name: str
@@ -279,41 +273,3 @@ class BoundedParameter(SupportedParameter):
             return density + f" - log({width})"
         assert isinstance(self.prior, Uniform | PCCorrelation | PCShare)
         return self.prior.stan(name)
-
-
-@final
-@stored("parameter.real")
-@dataclass(frozen=True, eq=False)
-class RealParameter(SingleParameter, PlainBlock):
-    """One parameter on the whole line, with a normal prior or a flat one."""
-
-    name: str
-    prior: Normal | None = None
-    begin: float = 0.0
-    limits: tuple[float, float] = (-math.inf, math.inf)
-    kind: RowKind = "parameter"
-
-    def span(self) -> tuple[float, float, float]:
-        return self.begin, *self.limits
-
-    def value(self, theta: Array) -> float:
-        return float(theta[0])
-
-    def pull(self, theta: Array, d_value: float) -> Array:
-        return np.array([d_value])
-
-    def log_prior(self, theta: Array) -> tuple[float, Array]:
-        if self.prior is None:
-            return 0.0, np.zeros(1)
-        score = (float(theta[0]) - self.prior.mean) / self.prior.sd
-        constant = math.log(self.prior.sd) + 0.5 * math.log(2.0 * math.pi)
-        return -0.5 * score**2 - constant, np.array([-score / self.prior.sd])
-
-    def stan(self, name: str) -> StanPart:
-        prior = self.prior
-        line = "" if prior is None else f"target += normal_lpdf({name} | {literal(prior.mean)}, {literal(prior.sd)});"
-        return StanPart(parameters=(f"real {name};" + said(self.name),), names=(name,), model=(line,) if line else (),
-                        value=name)
-
-    def from_stan(self, draws: Sequence[Array]) -> Array:
-        return draws[0][:, None]
