@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from klimb._stored import SKIPPED, pack, stored, unpack
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.infer.result import History, Result, Status
 from klimb.latents.base import Posterior
 from klimb.likelihoods import Observed
@@ -141,8 +141,7 @@ class Fit:
 
     def parameter_rows(self, interval: float | None = None) -> list[CoefficientRow]:
         """Standard deviations, correlations, lengthscales and dispersions as records."""
-        tail = checked_interval(self.interval if interval is None else interval)
-        return parameter_rows(self.model.theta, self._spread, tail)
+        return parameter_rows(self.model.theta, self._spread, self._tail(interval))
 
     def table_rows(self, interval: float | None = None) -> list[CoefficientRow]:
         """All rows of the table as records."""
@@ -217,9 +216,8 @@ class Fit:
     @cached_property
     def data_loo(self) -> LeaveOneOut:
         """Leave-one-out predictions of the data as they were fitted: rows of the caller that are equal may be one."""
-        if self.by_sums:
-            raise InputError("leaving rows out needs each response", "the sums of cells",
-                             "Fit with cells=False, or a sample of the rows, to check the model and to compare it.")
+        require(not self.by_sums, "leaving rows out needs each response", "the sums of cells",
+                "Fit with cells=False, or a sample of the rows, to check the model and to compare it.")
         # Packed weights tell sites to fewer digits, and must tell the same bits; fits by formula keep this in files.
         q = None if self.result is None or getattr(self, "formula", None) is None else self.result.posterior
         return leave_one_out(self.model, self.components, self.observed, q)
@@ -255,8 +253,7 @@ class Fit:
         interval : float
             Mass of the central credible intervals; that of the fit unless given.
         """
-        tail = checked_interval(self.interval if interval is None else interval)
-        columns = columns_of(self.latents(new), kind, tail, self._levels, None)
+        columns = columns_of(self.latents(new), kind, self._tail(interval), self._levels, None)
         if new is not None or self.data is None or self.data.merged is None:
             return columns
         inverse = self.data.merged.inverse  # the caller's rows again
@@ -303,12 +300,6 @@ class Fit:
         from klimb.report.plots import plot_bound
 
         return plot_bound(self.trace, ax)
-
-    def plot_parameters(self, ax: Any = None) -> Any:
-        """The hyperparameters with their credible intervals; needs matplotlib."""
-        from klimb.report.plots import plot_coefficients
-
-        return plot_coefficients(self.table_rows(), self.interval, ax)
 
     def save(self, path: Any) -> None:
         """Write the fit to a file that ``klimb.load`` reads, without pickle: see docs/files.md."""
@@ -357,6 +348,10 @@ class Fit:
     def _prepared_inputs(self, new: Any) -> Any:
         """New rows as the model takes them; None stands for those of the fit."""
         return self.model.prepare(new)
+
+    def _tail(self, interval: float | None) -> float:
+        """The mass on either side of a central interval: as asked for, or as the fit has it."""
+        return checked_interval(self.interval if interval is None else interval)
 
     @property
     def _levels(self) -> tuple[str, ...]:

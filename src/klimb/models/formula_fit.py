@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal, final
 import numpy as np
 
 from klimb._stored import SKIPPED, stored
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.formula.factors import INTERCEPT
 from klimb.models.components import Components, Latents
 from klimb.models.fit import Fit, numbers_of
 from klimb.models.linear import LinearModel
 from klimb.models.linear_parts import LinearRows
-from klimb.models.prediction import PredictionKind, by_blocks, checked_interval, columns_by_rows, is_elsewhere
+from klimb.models.prediction import PredictionKind, by_blocks, columns_by_rows, is_elsewhere
 from klimb.models.tabulate import cut_rows, level_functionals, level_moments, linear_rows, mixture_rows, rows_as_printed
 from klimb.numerics.arrays import Array
 from klimb.report.records import CoefficientRow, EffectCurve, FitReport
@@ -75,7 +75,7 @@ class FormulaFit(Fit):
 
     def coefficient_rows(self, interval: float | None = None) -> list[CoefficientRow]:
         """The coefficients as records: what terms report, and the cut points of an ordinal response."""
-        tail = checked_interval(self.interval if interval is None else interval)
+        tail = self._tail(interval)
         rows: list[CoefficientRow] = []
         for names, number, at, T, kind in self._reported():
             L = np.zeros((len(names), self._n_weights_of_field))
@@ -185,8 +185,7 @@ class FormulaFit(Fit):
         """
         from klimb.models.joint import log_odds_rows
 
-        tail = checked_interval(self.interval if interval is None else interval)
-        return self._row_frame(log_odds_rows(self, against, tail))
+        return self._row_frame(log_odds_rows(self, against, self._tail(interval)))
 
     def random_effects(self, group: str | None = None, interval: float | None = None) -> Any:
         """Deviations of the levels of one grouping factor: level, column, mean, sd, lower, upper."""
@@ -201,7 +200,7 @@ class FormulaFit(Fit):
 
     def level_rows(self, term: Group, interval: float | None = None) -> list[CoefficientRow]:
         """Deviations of the levels of a group as records, one per level and column."""
-        tail = checked_interval(self.interval if interval is None else interval)
+        tail = self._tail(interval)
         place = self.linear.places[self.linear.terms.index(term)]
         found: list[CoefficientRow] = []
         rows = level_functionals(self.linear, place, term) if self.components.bends else None
@@ -265,7 +264,7 @@ class FormulaFit(Fit):
         """
         if is_elsewhere(new):
             return by_blocks(new, self.encoder, lambda frame: self.predict(frame, kind=kind, interval=interval, re=re))
-        tail = checked_interval(self.interval if interval is None else interval)
+        tail = self._tail(interval)
         frame = self._new_frame(new)
         prepared, rows = self._prepared(frame, re)
         shown = partial(columns_by_rows, self.components, self.model, tail=tail, levels=self._levels,
@@ -288,9 +287,8 @@ class FormulaFit(Fit):
         if re is True and of_fit and rows is not None:
             return rows, np.arange(rows.n)
         encoded = self.encoder.encode(new, missing="drop", levels=re is True)
-        if not len(encoded.rows):
-            raise InputError("at least one row without a missing value", f"{new.n} rows, none of them complete",
-                             "Fill in the columns of the formula; other rows with gaps are predicted as NaN.")
+        require(len(encoded.rows), "at least one row without a missing value", f"{new.n} rows, none of them complete",
+                "Fill in the columns of the formula; other rows with gaps are predicted as NaN.")
         return self.linear.arranged(encoded.blocks), encoded.rows
 
     def latents(self, new: Any = None, *, re: bool | Literal["new"] = True) -> Latents:
@@ -348,8 +346,7 @@ class FormulaFit(Fit):
         """What a structured term adds to the linear predictor at each of its nodes: node, mean, sd, lower, upper."""
         from klimb.models.field_table import field_rows, field_term
 
-        tail = checked_interval(self.interval if interval is None else interval)
-        nodes, rows = field_rows(self, field_term(self, term), tail)
+        nodes, rows = field_rows(self, field_term(self, term), self._tail(interval))
         return self._frame({"node": np.asarray(nodes), **numbers_of(rows)})
 
     def plot_field(self, term: str | None = None, *, coordinates: Any = None, ax: Any = None) -> Any:

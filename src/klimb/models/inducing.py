@@ -10,9 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from klimb.errors import InputError, require
-from klimb.infer.result import Result
 from klimb.kernels.inducing_points import GreedyPoints, candidates
-from klimb.models.average import one_point
 from klimb.models.fit import Fit
 from klimb.models.gp import INDUCING_JITTER
 from klimb.models.kernel import KernelModel, single
@@ -73,8 +71,7 @@ def enough_inducing(model: KernelModel, y: Any, *, tol: float = 0.1, most: int =
     """
     single(model, "For several classes say how many: klimb.gp(..., inducing=100).")
     require(tol > 0, "tol must be positive", tol, "It is in nats; the default is 0.1.")
-    if most < 1:
-        raise InputError("most must be at least 1", f"{most}", "It is the largest number of points.")
+    require(most >= 1, "most must be at least 1", most, "It is the largest number of points.")
     data = model.read(y)
     model = model.ready(data)
     pool = candidates(model.X, seed, most)
@@ -95,7 +92,7 @@ def enough_inducing(model: KernelModel, y: Any, *, tol: float = 0.1, most: int =
     limits = "" if reason in ("exhausted", "limit") else f" than {tol:g} nats"
     note = f"{sizes[-1]} inducing points ({reason}): {WORDS[reason]}{limits}."
     trace = BoundTrace(tuple(bounds), (), tuple(f"{number} points" for number in sizes))
-    return replace(Fit.of(_held(here, result), data, notes=(note,)), trace=trace, n_fits=len(sizes))
+    return replace(Fit.of(Solution.held(here, result), data, notes=(note,)), trace=trace, n_fits=len(sizes))
 
 
 def with_points(model: KernelModel, Z: Array, *, free: bool = False) -> KernelModel:
@@ -103,10 +100,6 @@ def with_points(model: KernelModel, Z: Array, *, free: bool = False) -> KernelMo
     jitter = model.jitter if model.points is not None else max(model.jitter, INDUCING_JITTER)
     at = np.concatenate([model.at, Points.among(model.X, Z, free=free).start])
     return replace(model, points=Points.among(model.X, Z, free=free), jitter=jitter, form="Inducing", at=at)
-
-
-def _held(model: KernelModel, result: Result) -> Solution:
-    return Solution(model, result, one_point(model, result), result.bound, "fixed", result.status, 1)
 
 
 def _verdict(price: float, bounds: list[float], tol: float, *, exhausted: bool, full: bool) -> Reason | None:
@@ -167,7 +160,7 @@ def optimise_inducing(model: KernelModel, y: Any, *, hyperparameters: bool = Tru
     best.__dict__["latent"] = peak.model.latent  # the same, and made already
     if hyperparameters and model.theta.size:
         return Fit.of(around(replace(peak, model=best), data, integrate=False, spread=False), data)
-    solution = replace(_held(best, peak.result), status=peak.status, n_fits=peak.n_fits, path=peak.path)
+    solution = replace(Solution.held(best, peak.result), status=peak.status, n_fits=peak.n_fits, path=peak.path)
     return Fit.of(solution, data)
 
 

@@ -1,13 +1,11 @@
 """From a model and data to a solution: hyperparameters held, chosen or integrated out."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any, Self, final
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import require
 from klimb.infer.result import Result, Status
 from klimb.latents.base import Posterior
 from klimb.likelihoods import Observed
@@ -34,6 +32,11 @@ class Solution:
     n_fits: int
     path: tuple[float, ...] = ()  # the objective in theta, as it was climbed
 
+    @classmethod
+    def held(cls, model: Model, result: Result) -> Self:
+        """Of a fit at hyperparameters that are held."""
+        return cls(model, result, one_point(model, result), result.bound, "fixed", result.status, 1)
+
 
 def solve(model: Model, data: Observed, *, hyper: HyperMode = "auto", start: Posterior | None = None,
           tol: float = 1e-6, max_iter: int = 500, listen: Listen | None = None, restarts: int = 0, seed: int = 0,
@@ -44,12 +47,11 @@ def solve(model: Model, data: Observed, *, hyper: HyperMode = "auto", start: Pos
     A model that settles moves its scale with loose fits first; ``begun`` is some of that. Without ``spread`` the
     uncertainty of hyperparameters that are chosen is left for later: it costs two fits for each.
     """
-    if hyper not in MODES:
-        raise InputError('hyper must be "auto", "optimise", "integrate" or "fixed"', repr(hyper),
-                         "Leave it out for the default.")
+    require(hyper in MODES, 'hyper must be "auto", "optimise", "integrate" or "fixed"', repr(hyper),
+            "Leave it out for the default.")
     if hyper == "fixed" or not model.theta.size:
-        result = model.infer(data, start=start, tol=tol, max_iter=max_iter, callback=_each_iteration(listen))
-        return Solution(model, result, one_point(model, result), result.bound, "fixed", result.status, 1)
+        return Solution.held(model, model.infer(data, start=start, tol=tol, max_iter=max_iter,
+                                                callback=_each_iteration(listen)))
     few = model.reduced(data)
     if few is not None:
         found = solve(*few, hyper=hyper, tol=tol, max_iter=max_iter, listen=listen, restarts=restarts, seed=seed,

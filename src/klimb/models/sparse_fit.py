@@ -16,7 +16,6 @@ from klimb.latents.weights_posterior import WeightPosterior
 from klimb.likelihoods import Likelihood, Observed, from_site
 from klimb.linalg.operators import BlockedOperator, Operator, SparseOperator, as_operator
 from klimb.linalg.variances import Variances
-from klimb.models.average import one_point
 from klimb.models.fit import Fit
 from klimb.models.model import Functionals, Model
 from klimb.models.plan import Plan
@@ -170,7 +169,7 @@ def sparse_fit(result: Result, plan: Plan, site: Site, design: Operator, interce
     D = design.shape[1] - int(intercept)
     model = OperatorModel(D, intercept, plan.choice, from_site(site), design=design, prior=result.posterior.latent)
     data = None if y is None else Observed(y)
-    solution = Solution(model, result, one_point(model, result), result.bound, "fixed", result.status, 1)
+    solution = Solution.held(model, result)
     return SparseFit.of(solution, data, plan=plan)  # type: ignore[arg-type]
 
 

@@ -22,7 +22,6 @@ from klimb.latents.base import Posterior
 from klimb.latents.inducing import Inducing
 from klimb.latents.weights import Weights
 from klimb.likelihoods import Left, Observed, from_site
-from klimb.models.average import one_point
 from klimb.models.fit import Fit
 from klimb.models.kernel import KernelModel, single
 from klimb.models.solution import Solution
@@ -82,8 +81,7 @@ def update(fit: Fit, X_new: ArrayLike, y_new: Any, *, weights: Any = None, site:
     own_slope, own_gamma = _new_sites(new, f_new.m[0], f_new.v[0])
     start = start_at(larger.latent, np.concatenate([slope, own_slope]), np.concatenate([gamma, own_gamma]))
     result = larger.infer(both, start=start, tol=tol, max_iter=max_iter)
-    return Fit.of(Solution(larger, result, one_point(larger, result), result.bound, "fixed", result.status, 1), both,
-                  interval=fit.interval)
+    return Fit.of(Solution.held(larger, result), both, interval=fit.interval)
 
 
 def _new_sites(new: Problem, m: Array, v: Array) -> tuple[Array, Array]:

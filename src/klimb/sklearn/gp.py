@@ -1,7 +1,5 @@
 """Gaussian process estimators: kernel, lengthscales, noise and inducing points by the bound."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields, replace
 from functools import reduce
 from operator import mul
@@ -11,14 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb._stored import stored
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.infer.start import sites_at, start_at
 from klimb.kernels import KERNELS, Constant, Kernel, Product, White
 from klimb.kernels.inducing_points import choose_inducing
 from klimb.kernels.means import ConstantMean as Level
 from klimb.latents.base import Posterior
 from klimb.likelihoods import Choices, Likelihood, Merged, Observed
-from klimb.models.average import one_point
 from klimb.models.fit import Fit
 from klimb.models.gp import gp
 from klimb.models.inducing import enough_inducing, with_points
@@ -123,9 +120,8 @@ def fit_gp(X: Array, given: MatrixData, estimator: Any) -> Fit:
     inducing, data, likelihood = estimator.inducing, given.data, given.likelihood
     automatic = isinstance(inducing, str) and inducing == "auto"
     count = isinstance(inducing, int | np.integer) and not isinstance(inducing, bool)
-    if not (automatic or count or inducing is None or np.ndim(inducing) == 2):
-        raise InputError('inducing must be "auto", None, a number or an array of points', repr(inducing),
-                         'Leave it at "auto".')
+    require(automatic or count or inducing is None or np.ndim(inducing) == 2,
+            'inducing must be "auto", None, a number or an array of points', repr(inducing), 'Leave it at "auto".')
     spread = likelihood.units(data).spread
     whole = make_kernel(estimator, X.shape[1], spread) + Constant((LEVEL * spread) ** 2).fixed()
     centre = float(likelihood.centre(data)[0]) if len(likelihood.fields) == 1 else 0.0
@@ -234,7 +230,7 @@ def _extended(fit: ScaledFit, model: KernelModel, X: Array, new: Observed, tol: 
                     for one, two in pairs)
     larger = replace(model, X=np.vstack([model.X, X]))
     result = larger.infer(both, start=start_at(larger.latent, slope, gamma), tol=tol)
-    return Fit.of(Solution(larger, result, one_point(larger, result), result.bound, "fixed", result.status, 1), both)
+    return Fit.of(Solution.held(larger, result), both)
 
 
 def has_noise(kernel: Any) -> bool:

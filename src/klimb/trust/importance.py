@@ -9,8 +9,6 @@ weighted averages of x itself would shake by 1 / sqrt(draws) even for a perfect 
 E_q x G are zero, so what the draws say they are is taken off as well.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
@@ -153,7 +151,7 @@ def redraw(log_weights: LogWeights, first: Sample, n: int, *, seed: int = 0) -> 
 
     Its tails are heavier than those of p, which has the prior's, so that its weights are bounded.
     """
-    from scipy.special import chdtri
+    from scipy.special import chdtri, ndtr
 
     dim = first.z.shape[1]
     w = first.smoothed.normalised
@@ -166,7 +164,7 @@ def redraw(log_weights: LogWeights, first: Sample, n: int, *, seed: int = 0) -> 
     root = WIDER * np.linalg.cholesky(covariance) * np.sqrt((TAIL_DF - 2.0) / TAIL_DF)
     base = normal_draws(n, dim + 1, seed=seed + 1)
     half = (n + 1) // 2
-    level = np.clip((1.0 + _erf(base[:half, dim])) / 2.0, 1e-12, 1.0 - 1e-12)
+    level = np.clip(ndtr(base[:half, dim]), 1e-12, 1.0 - 1e-12)
     mixing = np.sqrt(TAIL_DF / chdtri(TAIL_DF, level))
     mixing = np.concatenate([mixing, mixing])[:n]
     t = base[:, :dim] * mixing[:, None]
@@ -175,12 +173,6 @@ def redraw(log_weights: LogWeights, first: Sample, n: int, *, seed: int = 0) -> 
     log_q = -0.5 * np.einsum("ij,ij->i", z, z) - 0.5 * dim * np.log(2.0 * np.pi)
     values = values + log_q - _log_t(t, dim) + float(np.log(np.diagonal(root)).sum())
     return Sample(z, values, gradient, smooth_log_weights(values), None, False)
-
-
-def _erf(x: Array) -> Array:
-    from scipy.special import erf
-
-    return np.asarray(erf(x / np.sqrt(2.0)))
 
 
 def _log_t(t: Array, dim: int) -> Array:
