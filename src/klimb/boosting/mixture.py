@@ -12,7 +12,7 @@ from klimb.boosting.gaussians import BoostStep, Gaussians, log_mixture, mixture_
 from klimb.boosting.target import Target
 from klimb.boosting.transforms import Transform, points
 from klimb.boosting.trust import CHECKED, CorrectedMixture, MixtureTrust, SurrogateCheck, Weighed, tail, trust_of
-from klimb.errors import InputError, pyplot, require
+from klimb.errors import pyplot, require
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.lowdiscrepancy import normal_draws
 from klimb.numerics.mixtures import mixture_quantile
@@ -131,8 +131,7 @@ class Mixture:
 
     def _free_draws(self, n: int, rng: np.random.Generator | None) -> Array:
         """``n`` free draws; evenly spread ones (as many of each component as its weight says) without ``rng``."""
-        if n < 1:
-            raise InputError("n must be at least 1", f"{n}", "Ask for at least one draw.")
+        require(n >= 1, "n must be at least 1", n, "Ask for at least one draw.")
         kept: list[Array] = []
         found, round_ = 0, 0
         while found < n:

@@ -1,7 +1,5 @@
 """Averages over f of a datum by as few nodes as do: of its density, and of chances."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any

@@ -7,13 +7,11 @@ The estimates are of what a process takes beyond what it held before the fit, by
     judge     the sample of the rows, which is fitted and checked in memory
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any, final
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.models.plan import readable
 
 LIBRARIES = 130e6  # bytes of libraries that are loaded on the way, and of what an allocator keeps
@@ -41,9 +39,8 @@ def as_bytes(given: Any) -> float:
         size = float(text[: len(text) - len(unit)]) * UNITS[unit]
     except (KeyError, ValueError):
         size = 0.0
-    if not size > 0.0:
-        raise InputError("memory must be a number of bytes, or text with a unit", repr(given),
-                         'Write memory="2 GB" or memory=2e9.')
+    require(size > 0.0, "memory must be a number of bytes, or text with a unit", repr(given),
+            'Write memory="2 GB" or memory=2e9.')
     return size
 
 

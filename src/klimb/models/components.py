@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from klimb._stored import stored
-from klimb.errors import InputError
+from klimb.errors import require
 from klimb.latents.arrow import third_moments
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.numerics.arrays import Array
@@ -173,8 +173,7 @@ class Components:
 
     def _mixed(self, model: Any, prepared: Any, n: int, rng: np.random.Generator, make: Callable[..., Array]) -> Array:
         """What ``make`` makes of draws of f under every point, in random order."""
-        if n < 0:
-            raise InputError("the number of draws must not be negative", f"{n}", "Ask for n >= 0 draws.")
+        require(n >= 0, "the number of draws must not be negative", n, "Ask for n >= 0 draws.")
         counts = rng.multinomial(n, self.weights / self.weights.sum())
         draws = []
         for theta, part, count in zip(self.theta, self.parts, counts, strict=True):
@@ -189,8 +188,7 @@ class Components:
 
         Where theta was chosen it is drawn by its curvature, and the weights know nothing of that.
         """
-        if n < 0:
-            raise InputError("the number of draws must not be negative", f"{n}", "Ask for n >= 0 draws.")
+        require(n >= 0, "the number of draws must not be negative", n, "Ask for n >= 0 draws.")
         counts = rng.multinomial(n, self.weights / self.weights.sum())
         w = np.concatenate([part.sample(int(count), rng) for part, count in zip(self.parts, counts, strict=True)])
         theta = np.repeat(self.theta, counts, axis=0)

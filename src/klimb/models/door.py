@@ -1,7 +1,5 @@
 """The front door: ``klimb.fit(formula, data, family)``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

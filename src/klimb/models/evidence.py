@@ -4,11 +4,9 @@
     fit = klimb.integrate(model, y)
 """
 
-from __future__ import annotations
-
 from typing import Any
 
-from klimb.errors import InputError
+from klimb.errors import require
 from klimb.models.fit import Fit
 from klimb.models.model import HyperMode, Listen, Model
 from klimb.models.solution import solve
@@ -57,7 +55,6 @@ def integrate(model: Model, y: Any, *, weights: Any = None, tol: float = 1e-2, m
 def _fitted(model: Model, y: Any, weights: Any, hyper: HyperMode, **options: Any) -> Fit:
     data = model.read(y, weights)
     ready = model.ready(data)
-    if ready.theta.size == 0:
-        raise InputError("the model needs free hyperparameters", "none",
-                         'Free a parameter, or call model.fit(y, hyper="fixed").')
+    require(ready.theta.size != 0, "the model needs free hyperparameters", "none",
+            'Free a parameter, or call model.fit(y, hyper="fixed").')
     return Fit.of(solve(ready, data, hyper=hyper, **options), data)

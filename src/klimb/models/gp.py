@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.kernels import Kernel as Covariance
 from klimb.kernels.inducing_points import choose_inducing, explaining_points
 from klimb.kernels.means import Mean, ZeroMean
@@ -66,9 +66,8 @@ def gp(kernel: Covariance | Sequence[Covariance], X: ArrayLike, site: Site | Lik
     inputs, family = as_inputs(X, "X"), _likelihood(site, learn)
     kernels = list(kernel) if isinstance(kernel, Sequence) else [kernel]
     function: Any = ZeroMean() if mean is None else mean
-    if not isinstance(function, Mean):
-        raise InputError("mean must be a klimb mean function", repr(mean),
-                         "Use klimb.kernels.means.ConstantMean(), say.")
+    require(isinstance(function, Mean), "mean must be a klimb mean function", repr(mean),
+            "Use klimb.kernels.means.ConstantMean(), say.")
     for one in kernels:
         if not isinstance(one, Covariance):
             raise InputError("kernel must be a klimb kernel", repr(one), "Use klimb.kernels.RBF(), say.")

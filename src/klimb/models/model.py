@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, final
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import require
 from klimb.infer.loop import Callback, infer
 from klimb.infer.result import Result
 from klimb.latents.base import Latent, Posterior, draws_from
@@ -103,9 +103,8 @@ class Model(ABC):
     def moved(self, at: Any) -> Self:
         """The same model at other values of theta."""
         values = as_float(at, "theta", ndim=1)
-        if len(values) != self.theta.size:
-            raise InputError(f"theta must have {self.theta.size} entries ({', '.join(self.names)})", f"{len(values)}",
-                             "The order is that of names.")
+        require(len(values) == self.theta.size, f"theta must have {self.theta.size} entries ({', '.join(self.names)})",
+                len(values), "The order is that of names.")
         return self if np.array_equal(values, self.at) else self._moved(values)
 
     @property

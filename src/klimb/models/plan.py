@@ -1,13 +1,11 @@
 """The plan of a fit: which latents could serve a model, what each costs, and which one is taken."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite
 from typing import final
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.latents import LATENTS
 from klimb.latents.costs import Option, Shape, cheapest, double_loop, dual, primal
 
@@ -57,8 +55,7 @@ def planned(shape: Shape, choice: str | None = None) -> Plan:
     """The cheapest latent for a model of this shape that fits into memory, exact ones favoured; or the given one."""
     options = [(name, option) for name, latent in LATENTS.items()
                if name not in ("Outputs", "MeanField", "Implicit") and (option := latent.costs(shape)) is not None]
-    if not options:
-        raise InputError("some latent must be able to serve the model", "none", "Look at klimb.latents.LATENTS.")
+    require(options, "some latent must be able to serve the model", "none", "Look at klimb.latents.LATENTS.")
     return _chosen(shape, options, choice)
 
 

@@ -1,7 +1,5 @@
 """Columns of predictions: of f, of the mean of y, and of y itself, with the hyperparameters integrated out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -11,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from scipy.special import softmax
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.likelihoods import LINKS
 from klimb.models.components import Components, Latents
 from klimb.numerics.arrays import Array
@@ -38,9 +36,8 @@ NODES = {5: (0.0, 0.1), 10: (0.1, 0.5), 20: (0.5, 1.0), 48: (1.0, np.inf)}  # fo
 
 def columns_of(f: Latents, kind: PredictionKind, tail: float, levels: tuple[str, ...], aux: Any) -> dict[str, Array]:
     """The columns of one kind of prediction; with "all", those of each, told apart by their prefix."""
-    if kind not in KINDS:
-        raise InputError('kind must be "mean", "latent", "response" or "all"', repr(kind),
-                         "mean is the default; latent is the linear predictor, response is y itself.")
+    require(kind in KINDS, 'kind must be "mean", "latent", "response" or "all"', repr(kind),
+            "mean is the default; latent is the linear predictor, response is y itself.")
     likelihood = f.models[0].likelihood
     classes = likelihood.response in ("ordered", "classes")
     some = f.thinned(MOST_DRAWS).for_sites()

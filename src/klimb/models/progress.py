@@ -1,7 +1,5 @@
 """Progress on stderr for work of more than a second; silence where nobody looks."""
 
-from __future__ import annotations
-
 import math
 import sys
 import time

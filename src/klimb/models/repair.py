@@ -5,8 +5,6 @@ the shared weights with the levels of a group integrated out. What is shown are 
 covariances, one for each mode.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import final

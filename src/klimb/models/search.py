@@ -3,8 +3,6 @@
     theta -> fit (from the sites of a neighbour) -> bound + log prior, and its gradient by the envelope theorem
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product

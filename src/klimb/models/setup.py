@@ -1,7 +1,5 @@
 """Priors from data: what the terms and the likelihood of a formula take as theirs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf, isfinite
@@ -9,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.formula.factors import INTERCEPT
 from klimb.likelihoods import Choices, Likelihood, Observed
 from klimb.models.linear import LinearModel
@@ -55,11 +53,9 @@ def total_shift(terms: Sequence[Term], blocks: Sequence[TermBlock]) -> Array | N
 def checked_weights(weights: Any, n: int) -> Array:
     """How often each of ``n`` rows counts."""
     array = as_float(weights, "weights", ndim=1)
-    if len(array) != n:
-        raise InputError(f"weights must have one entry per row ({n})", f"{len(array)}", "Pass one per row.")
+    require(len(array) == n, f"weights must have one entry per row ({n})", len(array), "Pass one per row.")
     if (array < 0).any():
         i = int(np.argmin(array))
         raise InputError("weights must not be negative", f"{array[i]:g} at row {i}", "0 leaves a row out.")
-    if not array.any():
-        raise InputError("some weight must be positive", "none", "Rows with weight 0 are left out.")
+    require(array.any(), "some weight must be positive", "none", "Rows with weight 0 are left out.")
     return array

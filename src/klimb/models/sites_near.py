@@ -1,7 +1,5 @@
 """Sites at another theta, predicted by those of fits near by."""
 
-from __future__ import annotations
-
 from typing import Any, final
 
 import numpy as np

@@ -9,8 +9,6 @@ Hyperparameters are "auto" by default: they are chosen by the bound on the evide
 there is no grid to search. See docs/scikit-learn.md.
 """
 
-from __future__ import annotations
-
 try:
     import sklearn as _sklearn
 except ImportError as error:

@@ -1,7 +1,5 @@
 """Active learning in the shape of a scikit-learn classifier."""
 
-from __future__ import annotations
-
 from typing import Any, Self, final
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the estimators share: checked input, classes, and predictions from the `Fit` that they hold as ``fit_``."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Self
 

@@ -3,8 +3,6 @@
 Linear models are stored without their data. Gaussian processes hold theirs, because they predict from them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, final

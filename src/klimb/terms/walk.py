@@ -17,7 +17,7 @@ from typing import Any, Self, final
 import numpy as np
 
 from klimb._stored import stored
-from klimb.errors import InputError
+from klimb.errors import require
 from klimb.formula.errors import FormulaError
 from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
@@ -199,8 +199,7 @@ def _triangle_variances(band: Array) -> Array:
 def _cycle(nodes: Array, order: int) -> Innovations:
     """Differences around a circle: a circulant matrix, whose eigenvalues are known."""
     n = len(nodes)
-    if n <= 2 * order:
-        raise InputError(f"a cycle of order {order} needs more than {2 * order} nodes", str(n), "Use C(x).")
+    require(n > 2 * order, f"a cycle of order {order} needs more than {2 * order} nodes", n, "Use C(x).")
     values = (4.0 * np.sin(np.pi * np.arange(1, n) / n) ** 2) ** order
     scale = float(np.sum(1.0 / values) / n)
     rows, weights = np.arange(n), {1: (-1.0, 1.0), 2: (1.0, -2.0, 1.0)}[order]

@@ -1,7 +1,5 @@
 """Can a fit be believed? Importance weights of q against the exact posterior, corrected marginals, a verdict."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from klimb._callable import make_callable

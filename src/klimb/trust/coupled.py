@@ -11,8 +11,6 @@ is one step of the fixed point without that restriction, and weights of draws of
     log w(e) = sum_i log p(y_i | f_i) - |u|^2 / 2 + |e|^2 / 2 + log det root
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from typing import final
 

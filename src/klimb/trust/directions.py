@@ -11,8 +11,6 @@ and fourth derivatives say it: E log p_i = ... + l_3i He_3(c_i'u) / 6 + l_4i He_
 variance |c_i|^2, whose sums over the sites are tensors of the few directions.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from klimb.numerics.arrays import Array, slices

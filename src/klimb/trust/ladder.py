@@ -1,7 +1,5 @@
 """The evidence ladder: local bound <= bound <= log evidence, beside Laplace's and EP's estimates."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, final
 

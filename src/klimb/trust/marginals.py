@@ -5,14 +5,12 @@ quantiles in closed form; its fourth cumulant, 1.5 times the squared skewness, i
 log-concave likelihoods.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics.arrays import Array, as_float
 
 MOST_SKEWED = 1.9  # of the distribution: from 2 on the density of a gamma is infinite at its end
@@ -66,8 +64,7 @@ class Corrected:
 
     def interval(self, level: float = 0.9) -> tuple[Array, Array]:
         """Central interval of every marginal."""
-        if not 0.0 < level < 1.0:
-            raise InputError("level must lie strictly between 0 and 1", f"{level}", "0.9 is a 90% interval.")
+        require(0.0 < level < 1.0, "level must lie strictly between 0 and 1", level, "0.9 is a 90% interval.")
         return self.quantile(0.5 - 0.5 * level), self.quantile(0.5 + 0.5 * level)
 
     def cdf(self, x: Any) -> Array:

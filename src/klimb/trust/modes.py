@@ -1,7 +1,5 @@
 """Other optima of the bound, for likelihoods that may have several: no draw of q would ever find them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import final
 

@@ -5,8 +5,6 @@ column separates it gives chances of a hundredth where they are one of ten thous
 and again, each time across the direction in which those at hand are most skewed, and each piece gets their moments.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,13 +1,11 @@
 """Which data drive the misfit: site by site, what a Gaussian cannot follow."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import require
 from klimb.infer.problem import Problem
 from klimb.latents.base import Posterior
 from klimb.numerics.arrays import Array
@@ -97,9 +95,8 @@ def sign_map(site: Site, y: float, m: Array, v: Array, at: int = 0) -> SignMap:
 def maps_of(problem: Problem, posterior: Posterior, most: int = 3) -> list[tuple[SignMap, Any]]:
     """Maps for the most frequent values of y (or its median), each with the data that have it, over their own range."""
     site, y = exact_site(problem.site), problem.y
-    if not site.separable:
-        raise InputError("a map over (m, v) needs one latent value per datum", f"{site.n_outputs} of {site!r}",
-                         "Look at trust.sites instead.")
+    require(site.separable, "a map over (m, v) needs one latent value per datum", f"{site.n_outputs} of {site!r}",
+            "Look at trust.sites instead.")
     values, counts = np.unique(y, return_counts=True)
     if len(values) > 12:  # real data: one map around the median, and all data on it relative to y
         chosen = [float(values[np.argmin(np.abs(values - np.median(y)))])]

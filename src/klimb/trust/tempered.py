@@ -10,8 +10,6 @@ way multiply to the evidence (Del Moral, Doucet and Jasra, JRSS B 68, 2006). No 
 as chains mix, which weights in one step would need a number of draws for that grows exponentially with the dimension.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final

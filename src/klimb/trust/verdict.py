@@ -1,7 +1,5 @@
 """The verdict: can this fit be believed, can it be corrected, or is it in doubt? One word, one number, one sentence."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, final
 

@@ -9,8 +9,6 @@ bound the terms have no part that is linear or quadratic in d: what is left, of 
 a Gaussian cannot say.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import final
 
