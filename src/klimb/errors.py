@@ -49,6 +49,19 @@ def pyplot() -> Any:
     return found
 
 
+def one_axes(ax: Any, size: tuple[float, float]) -> Any:
+    """The axes that were given, or those of a new figure of this size."""
+    return pyplot().subplots(figsize=size, layout="constrained")[1] if ax is None else ax
+
+
+def grid_of_axes(axes: Any, count: int, across: int, size: tuple[float, float]) -> Any:
+    """The axes that were given, or ``count`` (some more) of a new figure, at most so many across, each of this size."""
+    columns = max(min(count, across), 1)
+    rows = -(-max(count, 1) // columns)
+    return axes if axes is not None else pyplot().subplots(
+        rows, columns, figsize=(columns * size[0], rows * size[1]), squeeze=False, layout="constrained")[1]
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """``"Did you mean 'age'? "`` where a known word is near, or nothing."""
     from difflib import get_close_matches  # only when there is an error to show
@@ -68,9 +81,11 @@ def listed(names: Iterable[str], most: int = 20) -> str:
     return shown if len(every) <= most else f"{shown}, ... ({len(every) - most} more)"
 
 
-def no_column(name: str, columns: tuple[str, ...], expected: str = "a column of the data") -> InputError:
-    """The error about a column that the data lack, with the name that is nearest and those that there are."""
-    return InputError(expected, repr(name), f"{nearest(name, columns)}The columns are: {listed(columns)}.")
+def need_columns(names: Iterable[str], columns: tuple[str, ...], expected: str = "a column of the data") -> None:
+    """An `InputError` about the first name that is no column, with the one that is nearest and those that there are."""
+    for name in names:
+        if name not in columns:
+            raise InputError(expected, repr(name), f"{nearest(name, columns)}The columns are: {listed(columns)}.")
 
 
 def width(text: str) -> int:

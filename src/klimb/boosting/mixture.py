@@ -12,7 +12,7 @@ from klimb.boosting.gaussians import BoostStep, Gaussians, log_mixture, mixture_
 from klimb.boosting.target import Target
 from klimb.boosting.transforms import Transform, points
 from klimb.boosting.trust import CHECKED, CorrectedMixture, MixtureTrust, SurrogateCheck, Weighed, tail, trust_of
-from klimb.errors import pyplot, require
+from klimb.errors import grid_of_axes, one_axes, require
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.lowdiscrepancy import normal_draws
 from klimb.numerics.mixtures import mixture_quantile
@@ -233,11 +233,7 @@ class Mixture:
 
     def plot_marginals(self, truth: Array | None = None, *, axes: Any = None) -> Any:
         """Marginal densities, one panel per parameter; ``truth`` draws are shown as histograms."""
-        if axes is None:
-            columns = min(self.dim, 4)
-            rows = -(-self.dim // columns)
-            _, axes = pyplot().subplots(rows, columns, figsize=(3.0 * columns, 2.3 * rows), squeeze=False,
-                                        layout="constrained")
+        axes = grid_of_axes(axes, self.dim, 4, (3.0, 2.3))
         for j, ax in enumerate(np.ravel(axes)):
             if j >= self.dim:
                 ax.set_visible(False)
@@ -265,8 +261,7 @@ class Mixture:
         i, j = pair
         require(0 <= i < self.dim and 0 <= j < self.dim and i != j, "contours need two different parameters",
                 f"{tuple(pair)} of {self.dim}", "Use plot_marginals for one parameter.")
-        if ax is None:
-            _, ax = pyplot().subplots(figsize=(4.0, 3.6), layout="constrained")
+        ax = one_axes(ax, (4.0, 3.6))
         low, high = self.quantiles((0.002, 0.998))
         pad = 0.15 * (high - low)
         x, y = (np.linspace(low[k] - pad[k], high[k] + pad[k], 120) for k in (i, j))

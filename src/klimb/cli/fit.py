@@ -13,7 +13,7 @@ import click
 import klimb
 from klimb.cli import IN_DOUBT, MISFIT, shell
 from klimb.cli.tables.read import ReadOptions, read_table
-from klimb.errors import InputError, no_column
+from klimb.errors import InputError, need_columns
 
 FEW_COLUMNS = 40  # of a table that is read as a whole
 LARGE, LARGE_CSV = 1 << 25, 1 << 28  # bytes of a Parquet and of a CSV file that are not
@@ -163,9 +163,7 @@ def columns_of(formula: str, *others: str | None, few: int = 0) -> Callable[[tup
 
     def choose(header: tuple[str, ...]) -> Sequence[str]:
         check_columns(parsed, header)
-        for name in extra:
-            if name not in header:
-                raise no_column(name, header)
+        need_columns(extra, header)
         if len(header) <= few or any(isinstance(node, Dot) for node in walk(parsed.right)):
             return header
         used = {name.name for side in (parsed.response, parsed.right) for name in used_columns(side, formula)}

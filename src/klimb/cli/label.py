@@ -14,7 +14,7 @@ import click
 from klimb.apps.label.journal import COLUMNS, Journal, Settings, agree, csv_text, read, same_data, standing
 from klimb.cli.shell import check_targets, file_options, quiet_option, read_options, say, write_text
 from klimb.cli.tables.read import read_table
-from klimb.errors import InputError, listed, no_column, require
+from klimb.errors import InputError, listed, need_columns, require
 
 RESERVED = "suh"  # keys of the page itself: skip, undo, hide
 
@@ -155,9 +155,7 @@ def read_columns(data: str, text: tuple[str, ...], columns: tuple[str, ...], sho
     def choose(header: tuple[str, ...]) -> list[str]:
         require(text or columns, "columns for the model to learn from", "none",
                 f"Give --text COLUMN or --columns A,B. The columns are: {listed(header)}.")
-        for name in wanted:
-            if name not in header:
-                raise no_column(name, header)
+        need_columns(wanted, header)
         return list(dict.fromkeys(wanted))
 
     as_text = (*text, *([] if id_column is None or id_column in columns else [id_column]))

@@ -17,7 +17,7 @@ from klimb._files import whole_file
 from klimb.cli import shell
 from klimb.cli.fit import exit_code
 from klimb.cli.tables.read import stream_table
-from klimb.errors import no_column, require
+from klimb.errors import need_columns, require
 
 Piece: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
 KINDS = ("mean", "latent", "response", "all")
@@ -103,12 +103,8 @@ def predicted(fit: Any, data: str, options: Any, kind: str, level: float | None,
     needed = {*predictors, *(fit.encoder.response.columns if "trials" in fit.observed.aux else ())}
 
     def choose(header: tuple[str, ...]) -> list[str]:
-        for name in keep:
-            if name not in header:
-                raise no_column(name, header, "--keep needs a column of the data")
-        for name in predictors:
-            if name not in header:
-                raise no_column(name, header, f"the data must have the columns of {fit.formula!r}")
+        need_columns(keep, header, "--keep needs a column of the data")
+        need_columns(predictors, header, f"the data must have the columns of {fit.formula!r}")
         return [name for name in header if keep_all or name in needed or name in keep]
 
     for piece in stream_table(data, choose, options):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from klimb.errors import InputError, KlimbError, pyplot, require
+from klimb.errors import InputError, KlimbError, one_axes, require
 from klimb.infer.loop import infer
 from klimb.latents.base import Latent, as_latent
 from klimb.numerics.arrays import Array
@@ -93,8 +93,7 @@ class Calibration:
 
     def plot(self, ax: Any = None) -> Any:
         """Rank histogram over all marginals with the band of each bar; needs matplotlib."""
-        if ax is None:
-            _, ax = pyplot().subplots(figsize=(5.0, 2.8), layout="constrained")
+        ax = one_axes(ax, (5.0, 2.8))
         counts = self.ranks().mean(axis=0) / self.n
         low, high = binomial_band(self.n, 1.0 / BINS)
         edges = np.linspace(0.0, 1.0, BINS + 1)

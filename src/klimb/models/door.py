@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from klimb.errors import InputError, listed, no_column
+from klimb.errors import InputError, listed, need_columns
 from klimb.formula import Formula, parse
 from klimb.formula.nodes import Name
 from klimb.likelihoods import Likelihood, Observed, likelihood, named_site
@@ -172,9 +172,7 @@ def _gathered(formula: Formula, table: Frame | Scan, family: Likelihood, weights
     insists = cells if cells is None or isinstance(cells, bool) else True
     more = [cells] if isinstance(cells, str) else [] if cells is None or isinstance(cells, bool) else list(cells)
     named = [weights] if isinstance(weights, str) else []
-    for name in (*named, *more):
-        if name not in table.columns:
-            raise no_column(name, table.columns)
+    need_columns((*named, *more), table.columns)
     summed = isinstance(formula.response, Name) and targets[0] not in predictors
     wanted = Wanted(tuple(dict.fromkeys([*targets, *predictors, *named, *more])), targets[0],
                     family.cell_sums if summed else None, insists, digits or {}, passes, engine, memory)

@@ -3,19 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from klimb.errors import pyplot
+from klimb.errors import grid_of_axes, one_axes
 from klimb.report.charts import coefficient_range
 from klimb.report.records import BoundTrace, CalibrationBins, CoefficientRow, EffectCurve
 from klimb.report.text import percent
 
 MARK, SOFT = "#0c6a92", "#5a6a76"
-
-
-def _one(ax: Any, size: tuple[float, float]) -> Any:
-    if ax is not None:
-        return ax
-    _, ax = pyplot().subplots(figsize=size, layout="constrained")
-    return ax
 
 
 def _labelled(ax: Any, x: str = "", y: str = "") -> Any:
@@ -32,12 +25,7 @@ def plot_effects(curves: Sequence[EffectCurve], axes: Any = None) -> Any:
     """
     import numpy as np
 
-    if axes is None:
-        across = min(3, max(1, len(curves)))
-        down = -(-max(1, len(curves)) // across)
-        _, axes = pyplot().subplots(down, across, figsize=(3.6 * across, 2.9 * down), squeeze=False,
-                                     layout="constrained")
-    axes = np.asarray(axes, dtype=object)
+    axes = np.asarray(grid_of_axes(axes, len(curves), 3, (3.6, 2.9)), dtype=object)
     for ax, curve in zip(axes.flat, curves, strict=False):
         if curve.categorical:
             places = range(len(curve.x))
@@ -58,7 +46,7 @@ def plot_effects(curves: Sequence[EffectCurve], axes: Any = None) -> Any:
 
 def plot_band(x: Any, center: Any, lower: Any, upper: Any, label: str, ax: Any = None) -> Any:
     """A curve with its band, around zero."""
-    ax = _one(ax, (6.4, 3.0))
+    ax = one_axes(ax, (6.4, 3.0))
     ax.axhline(0.0, color=SOFT, linestyle="--", linewidth=1)
     ax.fill_between(x, lower, upper, color=MARK, alpha=0.18, linewidth=0)
     ax.plot(x, center, color=MARK, linewidth=2)
@@ -69,7 +57,7 @@ def plot_map(shapes: Sequence[Any], values: Any, label: str, ax: Any = None) -> 
     """Areas coloured by their values: polygons where ``shapes`` are lists of points, else dots at points."""
     from matplotlib.collections import PolyCollection
 
-    ax = _one(ax, (5.6, 4.6))
+    ax = one_axes(ax, (5.6, 4.6))
     limit = max(float(abs(values).max()), 1e-12)
     if all(len(shape) > 2 for shape in shapes):
         drawn: Any = PolyCollection(list(shapes), array=values, cmap="RdBu_r", edgecolors="white", linewidths=0.5)
@@ -87,7 +75,7 @@ def plot_map(shapes: Sequence[Any], values: Any, label: str, ax: Any = None) -> 
 
 def plot_coefficients(rows: Sequence[CoefficientRow], level: float, ax: Any = None) -> Any:
     """Dots with intervals, the first row on top; an interval beyond the axis ends at its edge."""
-    ax = _one(ax, (5.6, 0.6 + 0.32 * max(len(rows), 1)))
+    ax = one_axes(ax, (5.6, 0.6 + 0.32 * max(len(rows), 1)))
     places = range(len(rows))
     ax.axvline(0.0, color=SOFT, linestyle="--", linewidth=1)
     ax.hlines(places, [row.lower for row in rows], [row.upper for row in rows], color=MARK, linewidth=2)
@@ -100,7 +88,7 @@ def plot_coefficients(rows: Sequence[CoefficientRow], level: float, ax: Any = No
 
 def plot_bound(trace: BoundTrace, ax: Any = None) -> Any:
     """How far below its last value the bound was after each iteration, on a logarithmic axis."""
-    ax = _one(ax, (4.6, 3.0))
+    ax = one_axes(ax, (4.6, 3.0))
     gaps = [(index, trace.bound[-1] - value) for index, value in enumerate(trace.bound)]
     gaps = [(index, gap) for index, gap in gaps if gap > 0.0]
     ax.plot([index for index, _ in gaps], [gap for _, gap in gaps], "o-", color=MARK, markersize=4)
@@ -111,7 +99,7 @@ def plot_bound(trace: BoundTrace, ax: Any = None) -> Any:
 
 def plot_calibration(curve: CalibrationBins, ax: Any = None) -> Any:
     """Observed against predicted means, with the intervals in which a right model's dots lie."""
-    ax = _one(ax, (4.0, 3.6))
+    ax = one_axes(ax, (4.0, 3.6))
     ends = (min(*curve.predicted, *curve.observed), max(*curve.predicted, *curve.observed))
     ax.plot(ends, ends, linestyle="--", color=SOFT, linewidth=1)
     ax.vlines(curve.predicted, curve.lower, curve.upper, color=SOFT, alpha=0.3, linewidth=6)
@@ -123,7 +111,7 @@ def plot_grid(names: Sequence[str], axes: Sequence[Any], bound: Any, ax: Any = N
     """A heat map of the bound over two hyperparameters, the best cell marked."""
     import numpy as np
 
-    ax = _one(ax, (5.0, 4.2))
+    ax = one_axes(ax, (5.0, 4.2))
     first, second = axes
     low = np.quantile(bound, 0.2)  # the far corners would take all the colours
     mesh = ax.pcolormesh(second, first, bound, shading="nearest", cmap="viridis", vmin=low)

@@ -14,7 +14,7 @@ from typing import Any, final
 
 import numpy as np
 
-from klimb.errors import no_column
+from klimb.errors import need_columns
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import narwhals as nw
 from klimb.rows.columns import Codes, Column
@@ -184,9 +184,8 @@ def _counted(frame: Frame, by: CellKeys) -> Tally:
 
 def rounded(frame: Frame, digits: Mapping[str, int]) -> Frame:
     """The same frame with some numeric columns rounded, halves upwards."""
+    need_columns(digits, frame.columns, "round= needs names of columns of the data")
     for name in digits:
-        if name not in frame.columns:
-            raise no_column(name, frame.columns, "round= needs names of columns of the data")
         if frame.read(name).kind != "number":
             raise frame.read(name).unusable("numbers to be rounded")
 

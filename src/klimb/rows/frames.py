@@ -11,7 +11,7 @@ from typing import Any, Self, final
 import numpy as np
 import numpy.typing as npt
 
-from klimb.errors import InputError, listed, no_column, require
+from klimb.errors import InputError, listed, need_columns, require
 from klimb.numerics.arrays import Array, Index, Mask
 from klimb.numerics.lazy import narwhals as nw
 from klimb.rows.columns import Column, number_label, read_column, read_objects
@@ -40,8 +40,7 @@ class Frame:
     def read(self, name: str) -> Column:
         """A column with its kind, levels and missing values."""
         if name not in self._cache:
-            if name not in self.columns:
-                raise no_column(name, self.columns, "the name of a column of the data")
+            need_columns([name], self.columns, "the name of a column of the data")
             self._cache[name] = self._read(name)
         return self._cache[name]
 

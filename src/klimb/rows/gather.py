@@ -7,7 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
-from klimb.errors import InputError, no_column, require
+from klimb.errors import InputError, need_columns, require
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import narwhals as nw
 from klimb.rows.blocks import ArrayTable, RowTable
@@ -48,9 +48,8 @@ class Wanted:
     memory: float = inf  # bytes that a fit may take
 
     def __post_init__(self) -> None:
+        need_columns(self.digits, self.names, "round= needs names of columns that the formula uses")
         for name, digits in self.digits.items():
-            if name not in self.names:
-                raise no_column(name, self.names, "round= needs names of columns that the formula uses")
             if not isinstance(digits, (int, np.integer)) or abs(int(digits)) > 300:
                 raise InputError("round= needs a whole number of digits", f"{digits!r} for {name!r}",
                                  'Write round={"x": 1} for tenths, -2 for hundreds.')

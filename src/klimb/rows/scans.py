@@ -16,7 +16,7 @@ from typing import Any, final
 
 import numpy as np
 
-from klimb.errors import InputError, no_column, require
+from klimb.errors import InputError, need_columns, require
 from klimb.numerics.lazy import narwhals as nw
 from klimb.numerics.lazy import pyarrow as pa
 from klimb.rows.blocks import ArrayTable, FileTable, HeldTable, RowTable, readable, spooled, write_batches
@@ -261,9 +261,7 @@ def cache(data: Any, folder: Any, columns: Sequence[str] | None = None) -> Path:
     """
     table = as_table(data)
     names = list(table.columns if columns is None else columns)
-    for name in names:
-        if name not in table.columns:
-            raise no_column(name, table.columns)
+    need_columns(names, table.columns)
     return write_cache(table.blocks(names) if isinstance(table, Scan) else ArrayTable(table, names), names, folder)
 
 

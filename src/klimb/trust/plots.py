@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from klimb.errors import pyplot
+from klimb.errors import grid_of_axes, one_axes, pyplot
 from klimb.infer.problem import Problem
 from klimb.latents.base import Posterior
 from klimb.trust.sites import maps_of
@@ -50,11 +50,7 @@ def plot_marginals(trust: Trust, which: Any = None, axes: Any = None, names: Any
         badness = np.abs(exact.sd / coordinates.sd - 1.0) + np.abs(exact.skewness) / 6.0
         which = np.argsort(-badness, kind="stable")[:MOST]
     which = np.atleast_1d(which)
-    if axes is None:
-        columns = min(len(which), 3)
-        rows = -(-len(which) // columns)
-        _, axes = pyplot().subplots(rows, columns, figsize=(3.2 * columns, 2.4 * rows), layout="constrained",
-                                    squeeze=False)
+    axes = grid_of_axes(axes, len(which), 3, (3.2, 2.4))
     flat = np.atleast_1d(np.asarray(axes, dtype=object)).ravel()
     for ax in flat[len(which) :]:
         ax.set_axis_off()
@@ -79,8 +75,7 @@ def plot_marginals(trust: Trust, which: Any = None, axes: Any = None, names: Any
 
 def plot_ladder(ladder: Ladder, ax: Any = None) -> Any:
     """The rungs on one line of nats."""
-    if ax is None:
-        _, ax = pyplot().subplots(figsize=(6.0, 2.2), layout="constrained")
+    ax = one_axes(ax, (6.0, 2.2))
     rows = ladder.rows()
     for height, (name, value, what) in enumerate(rows):
         bound = what == "lower bound"
