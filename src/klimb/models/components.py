@@ -17,6 +17,7 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.dense import psd_square_root
 from klimb.numerics.lowdiscrepancy import normal_draws
 from klimb.numerics.mixtures import mixture_moments, mixture_quantile
+from klimb.numerics.proposals import split_normal
 from klimb.sites.prediction import draw_response
 from klimb.trust.marginals import skewed_pieces
 
@@ -286,13 +287,7 @@ def marginal_quantiles(theta: Array, weights: Array, bandwidth: float = BANDWIDT
 
 def split_quantiles(mode: Array, A: Array, stretch: Array, centre: Array) -> Array:
     """Quantiles of each entry of theta under normals with two widths along each axis, by a fixed set of points."""
-    u = normal_draws(DRAWS, len(A), seed=0)
-    # A split normal with widths (a, b) has mass a / (a + b) on its left: map each standard normal coordinate to it.
-    a, b = stretch[:, 0], stretch[:, 1]
-    p, share = ndtr(u), a / (a + b)
-    left = a * ndtri(np.clip(0.5 * p / share, 1e-12, 0.5))
-    right = b * ndtri(np.clip(1.0 - 0.5 * (1.0 - p) / (1.0 - share), 0.5, 1.0 - 1e-12))
-    theta = mode + (centre + np.where(p < share, left, right)) @ A.T
+    theta = mode + (centre + split_normal(normal_draws(DRAWS, len(A), seed=0), stretch)) @ A.T
     return np.asarray(np.quantile(theta, ndtr(SCORES), axis=0).T)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from klimb.errors import InputError
+from klimb.models.linear_parts import named_term
 from klimb.models.tabulate import linear_rows
 from klimb.numerics.lazy import scipy_sparse
 from klimb.report.records import CoefficientRow
@@ -21,14 +22,9 @@ OPTION = re.compile(r",\s*\w+\s*=[^,()]*")
 
 def field_term(fit: FormulaFit, name: str | None) -> Field:
     """The field of this name, written with its options or without them, or the only one."""
-    fields = {term.name: term for term in fit.linear.terms if isinstance(term, Field)}
-    if name is None and len(fields) == 1:
-        return next(iter(fields.values()))
-    name = OPTION.sub("", name or "")
-    if name not in fields:
-        raise InputError("this needs the name of a structured term", repr(name),
-                         f"The model has {', '.join(fields) or 'none'}.")
-    return fields[name]
+    fields, plain = [term for term in fit.linear.terms if isinstance(term, Field)], name and OPTION.sub("", name)
+    found: Field = named_term(fields, plain, "this needs the name of a structured term")
+    return found
 
 
 def field_rows(fit: FormulaFit, term: Field, tail: float) -> tuple[Any, list[CoefficientRow]]:

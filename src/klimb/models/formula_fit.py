@@ -20,7 +20,7 @@ from klimb.formula.factors import INTERCEPT
 from klimb.models.components import Components, Latents
 from klimb.models.fit import Fit, numbers_of
 from klimb.models.linear import LinearModel
-from klimb.models.linear_parts import LinearRows
+from klimb.models.linear_parts import LinearRows, named_term
 from klimb.models.prediction import PredictionKind, by_blocks, columns_by_rows, is_elsewhere
 from klimb.models.tabulate import cut_rows, level_functionals, level_moments, linear_rows, mixture_rows, rows_as_printed
 from klimb.numerics.arrays import Array
@@ -227,13 +227,8 @@ class FormulaFit(Fit):
 
     def group_term(self, group: str | None) -> Group:
         """The grouping factor of this name, or the only one."""
-        terms = {term.name: term for term in self.groups}
-        if group is None and len(terms) == 1:
-            return next(iter(terms.values()))
-        if group not in terms:
-            raise InputError("random_effects needs the name of a grouping factor", repr(group),
-                             f"The model has {', '.join(terms) or 'none'}.")
-        return terms[group]
+        found: Group = named_term(self.groups, group, "random_effects needs the name of a grouping factor")
+        return found
 
     # -- predictions
 

@@ -9,7 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_sparse
 from klimb.terms.base import Coded, Moving, Placed, Term, TermBlock, WeightsPrior
@@ -137,3 +137,12 @@ def _precision_of(prior: WeightsPrior) -> tuple[Any, float]:
     data = np.tile(block.ravel(), prior.copies)
     matrix = scipy_sparse.csc_array((data, rows, k * np.arange(size + 1)), shape=(size, size))
     return matrix, 2.0 * prior.copies * float(np.linalg.slogdet(inverse)[1])
+
+
+def named_term(terms: Sequence[Any], name: str | None, expected: str) -> Any:
+    """The term of this name, or the only one where none is given."""
+    known = {term.name: term for term in terms}
+    if name is None and len(known) == 1:
+        return terms[0]
+    require(name in known, expected, repr(name), f"The model has {', '.join(known) or 'none'}.")
+    return known[name]

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from os import PathLike
 from typing import Any, Literal, TypeAlias
 
@@ -16,6 +15,7 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
 from klimb.numerics.lowdiscrepancy import normal_draws
 from klimb.numerics.mixtures import mixture_moments
+from klimb.numerics.special import hermite
 from klimb.rows.frames import Frame
 from klimb.rows.scans import Scan, as_table
 from klimb.sites.base import Site
@@ -146,20 +146,13 @@ def mean_moments(model: Any, m: Array, v: Array) -> tuple[Array, Array]:
     sd = np.sqrt(v)
     # The spread of E[y | f] around its mean: few digits are enough, and the rule's own mean makes it never negative.
     for number, (low, high) in NODES.items():
-        nodes, mass = _rule(number)
+        nodes, mass = hermite(number)
         at = np.flatnonzero((sd >= low) & (sd < high))
         for rows in row_blocks(len(at), number):
             some = at[rows]
             values = likelihood.link.inverse(m[some] + sd[some] * nodes[:, None])
             variance[some] = mass @ (values - mass @ values) ** 2
     return mean, variance
-
-
-@cache
-def _rule(number: int) -> tuple[Array, Array]:
-    """Nodes of Gauss and Hermite, and their shares."""
-    nodes, mass = np.polynomial.hermite_e.hermegauss(number)
-    return nodes, mass / mass.sum()
 
 
 def level_columns(f: Latents, sites: list[Site], levels: tuple[str, ...]) -> dict[str, Array]:

@@ -16,9 +16,8 @@ SWEEPS = 30  # of EM
 SHRINK = 0.1  # share of the covariance of all points that every component's covariance keeps
 
 
-def student_log_density(squares: Array, d: int, log_det_root: float | Array) -> Array:
+def student_log_density(squares: Array, d: int, log_det_root: float | Array, nu: float = DEGREES) -> Array:
     """Of a multivariate t from squared distances in units of its scale."""
-    nu = DEGREES
     constant = gammaln(0.5 * (nu + d)) - gammaln(0.5 * nu) - 0.5 * d * np.log(nu * np.pi)
     return np.asarray(constant - log_det_root - 0.5 * (nu + d) * np.log1p(squares / nu))
 
@@ -28,6 +27,18 @@ def _student_draws(n: int, d: int, seed: int) -> tuple[Array, Array]:
     """Normal draws and the factors that make them a t, evenly spread together; not to be written into."""
     z = normal_draws(n, d + 1, seed=seed, symmetric=False)
     return z[:, 1:], np.sqrt(DEGREES / chdtri(DEGREES, ndtr(-z[:, 0])))
+
+
+def split_normal(z: Array, widths: Array) -> Array:
+    """Standard normal draws as those of axes with one width to the left and another to the right, (d, 2).
+
+    An axis with the widths (a, b) has the mass a / (a + b) on its left.
+    """
+    a, b = widths[:, 0], widths[:, 1]
+    p, share = ndtr(z), a / (a + b)
+    left = a * ndtri(np.clip(0.5 * p / share, 1e-14, 0.5))
+    right = b * ndtri(np.clip(1.0 - 0.5 * (1.0 - p) / (1.0 - share), 0.5, 1.0 - 1e-14))
+    return np.where(p < share, left, right)
 
 
 @final
@@ -41,11 +52,7 @@ class SplitStudent:
 
     def draws(self, n: int, seed: int) -> Array:
         z, factor = _student_draws(n, len(self.mode), seed)
-        a, b = self.widths[:, 0], self.widths[:, 1]
-        p, share = ndtr(z), a / (a + b)
-        left = a * ndtri(np.clip(0.5 * p / share, 1e-14, 0.5))
-        right = b * ndtri(np.clip(1.0 - 0.5 * (1.0 - p) / (1.0 - share), 0.5, 1.0 - 1e-14))
-        return np.asarray(self.mode + (np.where(p < share, left, right) * factor[:, None]) @ self.axes.T)
+        return np.asarray(self.mode + (split_normal(z, self.widths) * factor[:, None]) @ self.axes.T)
 
     def log_density(self, theta: Array) -> Array:
         x = np.linalg.solve(self.axes, (theta - self.mode).T).T

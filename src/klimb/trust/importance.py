@@ -18,6 +18,7 @@ from klimb.latents.coordinates import Coordinates
 from klimb.numerics.arrays import Array
 from klimb.numerics.lowdiscrepancy import matched_draws, normal_draws
 from klimb.numerics.pareto import SmoothedWeights, smooth_deeper, smooth_log_weights
+from klimb.numerics.proposals import student_log_density
 from klimb.trust.weights import LogWeights
 
 Marginals: TypeAlias = tuple[Array, Array]  # draws x marginals in units of q's sd, and the slopes G along them
@@ -171,13 +172,6 @@ def redraw(log_weights: LogWeights, first: Sample, n: int, *, seed: int = 0) -> 
     z = centre + t @ root.T
     values, gradient = log_weights(z)
     log_q = -0.5 * np.einsum("ij,ij->i", z, z) - 0.5 * dim * np.log(2.0 * np.pi)
-    values = values + log_q - _log_t(t, dim) + float(np.log(np.diagonal(root)).sum())
+    squares, log_det = np.einsum("ij,ij->i", t, t), float(np.log(np.diagonal(root)).sum())
+    values = values + log_q - student_log_density(squares, dim, log_det, TAIL_DF)
     return Sample(z, values, gradient, smooth_log_weights(values), None, False)
-
-
-def _log_t(t: Array, dim: int) -> Array:
-    """Log density of the standard multivariate t with `TAIL_DF` degrees of freedom."""
-    from scipy.special import gammaln
-
-    constant = gammaln(0.5 * (TAIL_DF + dim)) - gammaln(0.5 * TAIL_DF) - 0.5 * dim * np.log(TAIL_DF * np.pi)
-    return np.asarray(constant - 0.5 * (TAIL_DF + dim) * np.log1p(np.einsum("ij,ij->i", t, t) / TAIL_DF))
