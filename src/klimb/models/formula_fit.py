@@ -136,12 +136,8 @@ class FormulaFit(Fit):
         return shift
 
     @property
-    def _n_weights(self) -> int:
-        return self.components.parts[0].size
-
-    @property
     def _n_weights_of_field(self) -> int:
-        return self._n_weights // len(self.model.likelihood.fields)
+        return self.components.parts[0].size // len(self.model.likelihood.fields)
 
     @property
     def coefficients(self) -> Any:

@@ -61,7 +61,8 @@ class Findings:
 
 def judge(found: Findings) -> Verdict:
     """Reasons for doubt first, then reasons to correct; what is left can be trusted."""
-    return _doubt(found) or _correct(found) or _trust(found)
+    error = np.abs(found.moments.ratio - 1.0) - found.moments.ratio_error
+    return _doubt(found) or _correct(found) or usable(float(error.max(initial=0.0)))
 
 
 def _doubt(found: Findings) -> Verdict | None:
@@ -120,8 +121,9 @@ def _correct(found: Findings) -> Verdict | None:
         worst = int(np.argmax(np.where(sure, excess, 0.0)))
         direction = "understated" if moments.ratio[worst] > 1.0 else "overstated"
         error = abs(1.0 - 1.0 / float(moments.ratio[worst]))
+        why = f" (q treats the {found.independent} as independent)" if found.independent else ""
         return Verdict("corrected", error, OF_SD,
-                       f"sd of {_count(sure, name)} {direction} by up to {error:.0%}{_why(found)}; use "
+                       f"sd of {_count(sure, name)} {direction} by up to {error:.0%}{why}; use "
                        "result.corrected.")
     moved = np.abs(moments.shift) - SIGNIFICANT * moments.shift_error > MEAN_ERROR
     if moved.any():
@@ -137,11 +139,6 @@ def _correct(found: Findings) -> Verdict | None:
     return None
 
 
-def _trust(found: Findings) -> Verdict:
-    moments = found.moments
-    return usable(float((np.abs(moments.ratio - 1.0) - moments.ratio_error).max(initial=0.0)))
-
-
 def usable(error: float) -> Verdict:
     """Numbers that are right, sds up to an ``error``."""
     return Verdict("trust", error, OF_SD,
@@ -152,10 +149,6 @@ def _largest_sd_error(moments: WeightedMoments) -> float:
     """As a share of q's sd, no larger than the standard errors vouch for."""
     sure = np.maximum(np.abs(moments.ratio - 1.0) - SIGNIFICANT * moments.ratio_error, 0.0)
     return float(sure.max(initial=0.0))
-
-
-def _why(found: Findings) -> str:
-    return f" (q treats the {found.independent} as independent)" if found.independent else ""
 
 
 def _name(kind: str) -> str:
