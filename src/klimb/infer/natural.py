@@ -16,7 +16,7 @@ from klimb.infer.start import first_state, local_sites
 from klimb.numerics.arrays import Array
 
 SMALLEST_STEP = 2.0**-20
-FAST_ENOUGH = 0.15  # a natural step that leaves less of the residual than this needs no help
+FAST_ENOUGH = 0.1  # a natural step that leaves less of the residual than this needs no help
 VERY_SLOW = 0.4  # what two steps in a row must leave on average before Newton directions are worth their price
 NEAR = 0.5  # stationarity below which a Newton direction is worth its products
 FAR, STRETCH, PAUSE = 0.03, 4.0, 8  # stationarity above which to stretch, by how much, and how long to wait after a no

