@@ -53,7 +53,7 @@ class Natural(Step):
     memory : int
         How many states Anderson acceleration combines; 1 turns it off.
     newton : bool
-        Whether to use Newton directions and local optima.
+        Whether to use Newton directions, local optima, and a mode as start.
 
     Examples
     --------
@@ -69,7 +69,7 @@ class Natural(Step):
         require(self.memory >= 1, "memory must be at least 1", self.memory, "1 turns Anderson acceleration off.")
 
     def moves(self, problem: Problem, notes: list[str]) -> Moves:
-        state = problem.own_start() or first_state(problem, self)
+        state = problem.own_start() or first_state(problem, self, newton=self.newton)
         yield Move(state, "start")
         helped = self.newton and problem.site.uses_variance
         mixer = Mixer(self.memory)

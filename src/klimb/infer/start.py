@@ -27,15 +27,15 @@ HEIGHT = attrgetter("objective")
 LOCAL_STEPS, LOCAL_TOL = 16, 0.05  # Newton steps on each site alone, which need not be exact
 
 
-def first_state(problem: Problem, coarse_step: Step | None = None) -> State:
+def first_state(problem: Problem, coarse_step: Step | None = None, *, newton: bool = False) -> State:
     """The best of a few starts, judged by the bound; log-concave sites that share few weights need only one.
 
     Where data are many and weights few, a fit to a part of the data (by ``coarse_step``) is next to the answer; where
-    weights are few, a mode often is; otherwise sites that match each datum are a good start. Where K is nearly diagonal
-    (short lengthscales) and wide, they are far off, and each site's own optimum against its prior marginal is nearly
-    exact: that is tried where there are about as many weights as sites, and informative data. Sites that are not
-    log-concave may have several optima, typically where data contradict each other: there two more starts each believe
-    the data on one side of the first.
+    weights are few, a mode often is (by ``newton`` steps); otherwise sites that match each datum are a good start.
+    Where K is nearly diagonal (short lengthscales) and wide, they are far off, and each site's own optimum against its
+    prior marginal is nearly exact: that is tried where there are about as many weights as sites, and informative data.
+    Sites that are not log-concave may have several optima, typically where data contradict each other: there two more
+    starts each believe the data on one side of the first.
     """
     if problem.site.gamma_trend == "constant" and problem.site.uses_variance:  # Gaussian data: their sites are known
         return _finite_state(problem, *problem.site.start(problem.y))
@@ -43,7 +43,8 @@ def first_state(problem: Problem, coarse_step: Step | None = None) -> State:
         state = _warm_state(problem, problem.start)
         if state is not None:
             return state
-    coarse = None if coarse_step is None else _coarse_state(problem, coarse_step) or _mode_state(problem)
+    coarse = None if coarse_step is None else _coarse_state(problem, coarse_step)
+    coarse = coarse or (_mode_state(problem) if newton else None)
     if coarse is not None and coarse.stationarity < CLOSE:
         return coarse
     slope, gamma = problem.site.start(problem.y)
