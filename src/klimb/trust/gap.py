@@ -15,16 +15,20 @@ with G_odd = (grad g(z) + grad g(-z)) / 2 the gradient of the odd part and G_eve
 weights are T = sum_i c_i (V x_i)^(3), cubes of V x_i = Cov_q(w, f_i). Few of the cubes serve: cubes have the inner
 products V_ij^3, and some of them interpolate sum_i c_i V_ij^3, the third moment of each f_j.
 
-**Covariances** grow by sum_ij c_i c_j V_ij^2 (V x_i) (V x_j)' / 2, of second order in what q leaves out.
+**Covariances** grow by sum_ij c_i c_j V_ij^2 (V x_i) (V x_j)' / 2, of second order in what q leaves out. The order
+after it takes some of that back, and of skewness: where variances of f grow by the share g on average, 1 / (1 + 2.5 g)
+of both is left. Long chains on nine fields and crossed groups of counts, with g from 0.03 to 0.16, have 0.94 to 0.65.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
 from klimb.infer.problem import Problem
 from klimb.latents.base import Posterior
-from klimb.latents.coordinates import coordinates_of
+from klimb.latents.coordinates import coordinates_of, pivoted_root
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.numerics.arrays import Array
 from klimb.numerics.lowdiscrepancy import normal_draws
@@ -34,9 +38,11 @@ VALUES = 8e4  # of log p that a gap may cost: many sites are many directions to 
 FEWEST, MOST = 3, 64  # pairs of draws
 AHEAD = 0.1  # a step in f, in its sds
 MOST_SITES, MOST_ASKED = 1000, 500  # sites that covariances grow by, and whose third moments are asked for
+CHEAP = 3e8  # products from which fewer sites are taken
 MOST_VALUES = 250_000  # of covariances between those and all sites
 PROBED, FLAT = 16, 0.05  # sites that are looked at first, and a skewness that they may all have to leave q as it is
 MOST_FEW, MOST_CUBES = 256, 50_000  # cubes that stand for all, and numbers that they may take
+NEXT_ORDER = 2.5  # see above
 ROUND = 0.003  # skewness of f at a site that cubes may leave out: ends of intervals right to a thousandth of an sd
 
 
@@ -64,14 +70,16 @@ def bends(problem: Problem, posterior: Posterior) -> Array:
     return np.asarray((down - up) / (2.0 * step))
 
 
-def leading_moments(problem: Problem, posterior: Posterior) -> tuple[WeightPosterior | None, Array, float]:
-    """The posterior with its covariances to leading order, where it can be widened, third moments, and growth of an sd.
+def leading_moments(problem: Problem, posterior: Posterior) -> tuple[WeightPosterior | None, float]:
+    """The posterior with its covariances and third moments to leading order, and the largest growth of an sd.
 
-    Those are central moments of all weights: rows of (c, a) that stand for sums of c (l'a)^3 (`third_moments`).
+    None where it is as good as Gaussian. Its third moments are rows of (c, a) that stand for sums of c (l'a)^3, see
+    `klimb.latents.arrow.third_moments`.
     """
     c, coordinates, q = bends(problem, posterior), coordinates_of(posterior), posterior.latent.detach(posterior)
     order = np.argsort(-np.abs(c) * posterior.v**1.5, kind="stable")
-    for most in (PROBED, MOST_SITES if q.widens else min(MOST_ASKED, MOST_VALUES // len(c))):
+    many = MOST_SITES if MOST_SITES * coordinates.work <= CHEAP else min(MOST_ASKED, MOST_VALUES // len(c))
+    for most in (PROBED, many):
         half = most // 2  # where it matters most by itself, and the rest evenly: sums of others may matter more
         sites = np.sort(np.append(order[:half], order[half :: -(-max(len(c) - half, 1) // (most - half))]))
         unit = np.zeros((len(sites), len(c)))
@@ -80,16 +88,15 @@ def leading_moments(problem: Problem, posterior: Posterior) -> tuple[WeightPoste
         away, V = coordinates.deviations(rows), rows @ rows.T
         wanted = (away**2 * away) @ c  # a power of three takes ten times as long
         if (np.abs(wanted) <= FLAT * np.diagonal(V) ** 1.5).all():
-            return None, np.zeros((0, 1 + q.size)), 1.0
-    few, scale = _few_cubes(V**2 * V, wanted, min(MOST_FEW, max(MOST_CUBES // (1 + q.size), 1)))
-    c, cross = c[sites], coordinates.report(rows, slice(None))
-    wider, bent, growth = None, c[:, None] * cross, np.ones(1)
-    if q.widens:
-        values, vectors = np.linalg.eigh(0.5 * (bent.T @ (V**2 @ bent) if len(c) > q.size else np.outer(c, c) * V**2))
-        root = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
-        wider = q.widened(root if len(c) > q.size else root @ cross)
-        growth = wider.sd() / np.maximum(q.sd(), 1e-300)
-    return wider, np.column_stack([scale, growth * cross[few]]), float(growth.max())  # skewness stays
+            return None, 1.0
+    room = max(MOST_CUBES // (1 + q.size), 1)
+    few, scale = _few_cubes(V**2 * V, wanted, min(MOST_FEW, room))
+    cross, grown = coordinates.report(rows, slice(None)), 0.5 * np.outer(c[sites], c[sites]) * V**2
+    left = 1.0 / (1.0 + NEXT_ORDER * float(np.mean(np.einsum("ij,ij->i", V @ grown, V) / np.diagonal(V))))
+    root = pivoted_root(grown, 1.0 / np.sqrt(np.diagonal(V)))[:, :room]
+    wider = q.widened(np.sqrt(left) * root.T @ cross, np.zeros((0, 0)))
+    growth = wider.sd() / np.maximum(q.sd(), 1e-300)
+    return replace(wider, cubes=np.column_stack([left * scale, growth * cross[few]])), float(growth.max())  # type: ignore[type-var]
 
 
 def _few_cubes(cubes: Array, wanted: Array, most: int) -> tuple[list[int], Array]:
