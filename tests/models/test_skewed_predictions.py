@@ -132,7 +132,7 @@ def test_rows_in_pieces_are_those_that_need_them() -> None:
     y[g == 40] = 0  # one level of many rows without a success has a long tail
     fit = klimb.fit("y ~ x + (1 | g)", {"y": y, "x": x, "g": np.char.add("g", g.astype(str))}, "bernoulli")
     f, skewness = fit.components.parted.straight(fit.components.parted.models(fit.model), fit.model.prepare(None))
-    assert third is not None
+    assert skewness is not None
     shows = f.skewed(skewness)
     assert 0 < shows.sum() < len(shows)
     for kind in ("mean", "latent", "response"):

@@ -36,7 +36,7 @@ from klimb.numerics.pareto import RELIABLE, SmoothedWeights, smooth_log_weights
 from klimb.numerics.proposals import StudentMixture
 from klimb.trust.collapsed import CollapsedDraws, CollapsedWeights, ShockWeights
 from klimb.trust.coupled import coupled_weights
-from klimb.trust.gap import AHEAD, evidence_gap, leading_moments
+from klimb.trust.gap import AHEAD, EvidenceGaps, leading_moments
 from klimb.trust.pieces import cut_posterior
 
 GAIN_DRAWS, PROBE_DRAWS, FEWEST_DRAWS, DRAWS_PER_WEIGHT, MOST_DRAWS = 8, 16, 16, 8, 2048
@@ -125,7 +125,7 @@ class Corrector:
                  modes: Sequence[tuple[Array, Array]] = ()) -> None:
         self._count, self._variance, self._alone = 0, 0.0, alone
         self._free, self.repairs = ALONE_VALUES if alone else FREE_VALUES, repairs
-        self._by_gap = False  # whether evidence is known to leading order alone
+        self._by_gap, self._gaps = False, EvidenceGaps()  # whether evidence comes from these alone
         self._modes = modes  # means and roots of the shared weights, where there are several
         self.wanted, self.efficiency = False, float("nan")  # efficiency is 1 where there is nothing to correct
         self.only_gains = False  # whether nothing but the evidence, and moments to leading order, is corrected
@@ -139,7 +139,7 @@ class Corrector:
             self._kept = weights
         if weights is None:
             if not alone or _of_weights(result):
-                self._by_gap = self.wanted = self.only_gains = self._leading_gap(result) > NEGLIGIBLE_GAIN
+                self._by_gap = self.wanted = self.only_gains = self._gap(result) > NEGLIGIBLE_GAIN
                 self._again = not alone and _leading(result)[0] is not None
             return
         draws = matched_draws(PROBE_DRAWS, weights.shocks.dim)
@@ -181,7 +181,7 @@ class Corrector:
         if result is None:  # an exact evaluation
             return 0.0
         if self._by_gap:
-            return self._leading_gap(result)
+            return self._gap(result)
         if self.repairs:
             found = self(result, brief=True)
             return 0.0 if found is None else found.gain
@@ -275,14 +275,13 @@ class Corrector:
     def _budget(self, brief: bool) -> Budget:
         return BRIEF if brief else ALONE if self._alone else EACH
 
-    @staticmethod
-    def _leading_gap(result: Result) -> float:
-        """For fields and crossed groups: to leading order; 0 where q is exact, or would be too large to look at."""
+    def _gap(self, result: Result) -> float:
+        """For fields and crossed groups; 0 where q is exact, or would be too large to look at."""
         problem = result.problem
         if problem is None or problem.site.gamma_trend == "constant" or not problem.site.separable:
             return 0.0
         try:
-            return evidence_gap(problem, result.posterior)
+            return self._gaps(problem, result.posterior)
         except InputError:  # no coordinates at this size
             return 0.0
 

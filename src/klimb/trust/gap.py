@@ -32,10 +32,14 @@ from klimb.latents.coordinates import coordinates_of, pivoted_root
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.numerics.arrays import Array
 from klimb.numerics.lowdiscrepancy import normal_draws
+from klimb.trust.slices import bridged_gap
 from klimb.trust.weights import LogWeights, exact_site
 
 VALUES = 8e4  # of log p that a gap may cost: many sites are many directions to average over
 FEWEST, MOST = 3, 64  # pairs of draws
+SMALL, NEAR = 0.15, 0.5  # gap up to which leading order is right to 15%, and between logs of gaps with one ratio
+POSSIBLE = (1e-3, 1.2)  # ratios; noise may bring one above 1
+MOST_CHAINED = 5000  # sites: of more, gaps are sums of many small ones, and chains take long
 AHEAD = 0.1  # a step in f, in its sds
 MOST_SITES, MOST_ASKED = 1000, 500  # sites that covariances grow by, and whose third moments are asked for
 CHEAP = 3e8  # products from which fewer sites are taken
@@ -46,13 +50,34 @@ NEXT_ORDER = 2.5  # see above
 ROUND = 0.003  # skewness of f at a site that cubes may leave out: ends of intervals right to a thousandth of an sd
 
 
-def evidence_gap(problem: Problem, posterior: Posterior) -> float:
-    """log evidence - bound of an optimal q, to leading order.
+class EvidenceGaps:
+    """log evidence - bound of optimal q's of one model, at several hyperparameters.
 
-    Draws are the same for all hyperparameters, so that differences between these hold better than the gap itself.
+    To leading order, with the same draws for all, so that differences hold better than the gap itself. Large gaps are
+    far smaller than that: their ratio to it comes from chains (`klimb.trust.slices`) at some hyperparameters, and from
+    those with about the same gap at others.
     """
-    coordinates = coordinates_of(posterior)
-    log_weights = LogWeights(problem, posterior, coordinates)
+
+    def __init__(self) -> None:
+        self._logs, self._ratios = [np.log(SMALL)], [0.0]  # logs of gaps to leading order, and of the ratios
+
+    def __call__(self, problem: Problem, posterior: Posterior) -> float:
+        log_weights = LogWeights(problem, posterior, coordinates_of(posterior))
+        leading = leading_gap(log_weights)
+        if not leading > SMALL or log_weights.coordinates.n_sites > MOST_CHAINED or not log_weights.plain:
+            return leading
+        log = float(np.log(leading))
+        if not np.isfinite(log) or np.abs(np.array(self._logs) - log).min() > NEAR:
+            ratio = np.log(np.clip(bridged_gap(log_weights) / leading, *POSSIBLE))
+            place = int(np.searchsorted(self._logs, log))
+            self._logs.insert(place, log)
+            self._ratios.insert(place, float(ratio))
+        return leading * float(np.exp(np.interp(log, self._logs, self._ratios)))
+
+
+def leading_gap(log_weights: LogWeights) -> float:
+    """log evidence - bound of an optimal q, to leading order."""
+    coordinates = log_weights.coordinates
     pairs = int(np.clip(VALUES / (2 * coordinates.n_sites), FEWEST, MOST))
     z = normal_draws(pairs, coordinates.dim, symmetric=False)
     _, forward = log_weights(z)
