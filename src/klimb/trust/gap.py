@@ -41,9 +41,8 @@ SMALL, NEAR = 0.15, 0.5  # gap up to which leading order is right to 15%, and be
 POSSIBLE = (1e-3, 1.2)  # ratios; noise may bring one above 1
 MOST_CHAINED = 5000  # sites: of more, gaps are sums of many small ones, and chains take long
 AHEAD = 0.1  # a step in f, in its sds
-MOST_SITES, MOST_ASKED = 1000, 500  # sites that covariances grow by, and whose third moments are asked for
-CHEAP = 3e8  # products from which fewer sites are taken
-MOST_VALUES = 250_000  # of covariances between those and all sites
+MOST_SITES = 1000  # that covariances grow by, and whose third moments are asked for
+MOST_VALUES = 300_000  # of covariances between those and all sites
 PROBED, FLAT = 16, 0.05  # sites that are looked at first, and a skewness that they may all have to leave q as it is
 MOST_FEW, MOST_CUBES = 256, 50_000  # cubes that stand for all, and numbers that they may take
 NEXT_ORDER = 2.5  # see above
@@ -103,8 +102,7 @@ def leading_moments(problem: Problem, posterior: Posterior) -> tuple[WeightPoste
     """
     c, coordinates, q = bends(problem, posterior), coordinates_of(posterior), posterior.latent.detach(posterior)
     order = np.argsort(-np.abs(c) * posterior.v**1.5, kind="stable")
-    many = MOST_SITES if MOST_SITES * coordinates.work <= CHEAP else min(MOST_ASKED, MOST_VALUES // len(c))
-    for most in (PROBED, many):
+    for most in (PROBED, min(MOST_SITES, MOST_VALUES // len(c))):
         half = most // 2  # where it matters most by itself, and the rest evenly: sums of others may matter more
         sites = np.sort(np.append(order[:half], order[half :: -(-max(len(c) - half, 1) // (most - half))]))
         unit = np.zeros((len(sites), len(c)))
