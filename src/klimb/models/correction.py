@@ -191,7 +191,7 @@ class Corrector:
         logs = weights.evidence(_same_draws(GAIN_DRAWS, weights.shocks.dim))
         if weights.shocks.wide:
             spread = float(logs.var(ddof=1)) if weights.scale == 1.0 else 0.0  # some levels alone vary too much
-            value = float(logs.mean()) + 0.5 * spread - weights.bound
+            value = self._gap(result, float(logs.mean()) + 0.5 * spread - weights.bound)
         elif logs.var() > UNEVEN and (found := self(result)) is not None:
             value = found.gain
         else:
@@ -275,13 +275,13 @@ class Corrector:
     def _budget(self, brief: bool) -> Budget:
         return BRIEF if brief else ALONE if self._alone else EACH
 
-    def _gap(self, result: Result) -> float:
+    def _gap(self, result: Result, leading: float | None = None) -> float:
         """For fields and crossed groups; 0 where q is exact, or would be too large to look at."""
         problem = result.problem
         if problem is None or problem.site.gamma_trend == "constant" or not problem.site.separable:
             return 0.0
         try:
-            return self._gaps(problem, result.posterior)
+            return self._gaps(problem, result.posterior, leading)
         except InputError:  # no coordinates at this size
             return 0.0
 

@@ -60,13 +60,19 @@ class EvidenceGaps:
     def __init__(self) -> None:
         self._logs, self._ratios = [np.log(SMALL)], [0.0]  # logs of gaps to leading order, and of the ratios
 
-    def __call__(self, problem: Problem, posterior: Posterior) -> float:
-        log_weights = LogWeights(problem, posterior, coordinates_of(posterior))
-        leading = leading_gap(log_weights)
-        if not leading > SMALL or log_weights.coordinates.n_sites > MOST_CHAINED or not log_weights.plain:
+    def __call__(self, problem: Problem, posterior: Posterior, leading: float | None = None) -> float:
+        """``leading`` is the gap to leading order, where that is known."""
+        log_weights = None
+        if leading is None:
+            log_weights = LogWeights(problem, posterior, coordinates_of(posterior))
+            leading = leading_gap(log_weights)
+        if not SMALL < leading < np.inf or len(posterior.m) > MOST_CHAINED:
             return leading
         log = float(np.log(leading))
-        if not np.isfinite(log) or np.abs(np.array(self._logs) - log).min() > NEAR:
+        if np.abs(np.array(self._logs) - log).min() > NEAR:
+            log_weights = log_weights or LogWeights(problem, posterior, coordinates_of(posterior))
+            if not log_weights.plain:
+                return leading
             ratio = np.log(np.clip(bridged_gap(log_weights) / leading, *POSSIBLE))
             place = int(np.searchsorted(self._logs, log))
             self._logs.insert(place, log)
