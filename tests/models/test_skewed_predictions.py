@@ -131,11 +131,11 @@ def test_rows_in_pieces_are_those_that_need_them() -> None:
     y = (rng.random(len(g)) < 1.0 / (1.0 + np.exp(-0.5 * x - 0.7 * rng.standard_normal(41)[g]))).astype(int)
     y[g == 40] = 0  # one level of many rows without a success has a long tail
     fit = klimb.fit("y ~ x + (1 | g)", {"y": y, "x": x, "g": np.char.add("g", g.astype(str))}, "bernoulli")
-    f, third = fit.components.parted.straight(fit.components.parted.models(fit.model), fit.model.prepare(None))
-    assert third is not None
-    shows = f.skewed(third)
+    f, skewness = fit.components.parted.straight(fit.components.parted.models(fit.model), fit.model.prepare(None))
+    assert skewness is not None
+    shows = f.skewed(skewness)
     assert 0 < shows.sum() < len(shows)
     for kind in ("mean", "latent", "response"):
-        found, whole = fit.predict(kind=kind), columns_of(f.bent(third), kind, 0.05, (), None)
+        found, whole = fit.predict(kind=kind), columns_of(f.bent(skewness), kind, 0.05, (), None)
         for name, values in whole.items():
             np.testing.assert_allclose(np.asarray(found[name]), values, rtol=1e-6, atol=1e-9)

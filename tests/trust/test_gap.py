@@ -1,4 +1,4 @@
-"""The leading order of log evidence - bound, against the sum over pairs of sites and against importance weights."""
+"""log evidence - bound: to leading order against sums over pairs of sites, by chains against quadrature."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import klimb
-from klimb.trust.gap import evidence_gap
+from klimb.latents.coordinates import coordinates_of
+from klimb.trust.gap import EvidenceGaps, leading_gap
+from klimb.trust.weights import LogWeights
 
 X = np.linspace(0.0, 6.0, 80)
 K = 2.0 * np.exp(-0.5 * (X[:, None] - X) ** 2 / 0.3)
@@ -30,11 +32,27 @@ def by_pairs(result: Any) -> float:
     return float(third @ V**3 @ third / 12.0 + fourth @ V**4 @ fourth / 48.0)
 
 
+def leading(result: Any) -> float:
+    return leading_gap(LogWeights(result.problem, result.posterior, coordinates_of(result.posterior)))
+
+
+@pytest.mark.parametrize(("sd", "error", "too_large"), [(1.5, 0.1, 1.1), (3.0, 0.1, 1.5), (6.0, 0.15, 4.0)])
+def test_large_gaps_are_those_of_quadrature(sd: float, error: float, too_large: float) -> None:
+    """Few counts under a wide prior, each f by itself: leading order is up to ten times the gap."""
+    y, f = np.repeat([0, 1, 3], [20, 7, 3]), np.linspace(-12.0 * sd, 8.0 + 2.0 * sd, 20_001)
+    log_p = np.outer(y, f) - np.exp(f) - 0.5 * (f / sd) ** 2 - np.log(sd * np.sqrt(2.0 * np.pi))
+    evidence = np.log(np.exp(log_p).sum(axis=1) * (f[1] - f[0])) - np.array([0.0, 0.0, 0.0, np.log(6.0)])[y]
+    result = klimb.infer(klimb.latents.Kernel(sd**2 * np.eye(30)), klimb.sites.Poisson(), y, tol=1e-8)
+    gap = evidence.sum() - result.bound
+    assert abs(EvidenceGaps()(result.problem, result.posterior) / gap - 1.0) < error
+    assert leading(result) > too_large * gap
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_draws_give_the_sum_over_pairs_and_nearly_the_exact_gap(name: str) -> None:
     site, y = CASES[name]
     result = klimb.infer(klimb.latents.Kernel(K + 1e-6 * np.eye(80)), site, y, tol=1e-8)
-    gap = evidence_gap(result.problem, result.posterior)
+    gap = leading(result)
     assert abs(gap / by_pairs(result) - 1.0) < 0.15
     full = result.trust.full(20_000)
     assert abs(gap - (full.log_evidence - full.bound)) < 0.2 * gap + 3.0 * full.log_evidence_error
@@ -42,7 +60,7 @@ def test_draws_give_the_sum_over_pairs_and_nearly_the_exact_gap(name: str) -> No
 
 def test_a_gaussian_posterior_has_no_gap() -> None:
     result = klimb.infer(klimb.latents.Kernel(K), klimb.sites.Gaussian(0.5), np.sin(X))
-    assert abs(evidence_gap(result.problem, result.posterior)) < 1e-12
+    assert abs(leading(result)) < 1e-12
 
 
 def test_three_hyperparameters_of_a_field_are_weighed_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,8 +68,8 @@ def test_three_hyperparameters_of_a_field_are_weighed_by_it(monkeypatch: pytest.
     t = np.arange(60)
     data = {"t": t, "y": np.sin(t / 9.0) + 0.3 * np.random.default_rng(3).standard_t(4, 60)}
     found = []
-    for gap in (evidence_gap, lambda problem, posterior: 0.02):
-        monkeypatch.setattr("klimb.models.correction.evidence_gap", gap)
+    for gaps in (EvidenceGaps, lambda: lambda problem, posterior: 0.02):
+        monkeypatch.setattr("klimb.models.correction.EvidenceGaps", gaps)
         fit = klimb.fit("y ~ rw1(t)", data, family="student_t")
         found.append({row.name: row for row in fit.table_rows()})
     weighed, plain = found

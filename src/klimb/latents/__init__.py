@@ -2,6 +2,7 @@
 
 from klimb.latents.arrow import ArrowRows, DrawnWeights
 from klimb.latents.base import Factor, Latent, Posterior
+from klimb.latents.corrected_weights import CutWeights, WidenedWeights  # which registers them
 from klimb.latents.crossed import Crossed
 from klimb.latents.crossed_products import CrossedProducts
 from klimb.latents.implicit import Implicit

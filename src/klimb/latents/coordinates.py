@@ -246,12 +246,13 @@ def design_blocks(X: DesignMatrix, size: int) -> Iterator[tuple[slice, Any]]:
         yield rows, values[rows] if values is not None else X.dense_rows(rows)
 
 
-def pivoted_root(covariance: Array) -> Array:
+def pivoted_root(covariance: Array, sd: Array | None = None) -> Array:
     """Z with Z Z' = V to a relative `NEGLIGIBLE` of every diagonal entry, of as few columns as that takes.
 
-    ``covariance`` counts in its lower triangle only. Columns come in the order of what they explain.
+    ``covariance`` counts in its lower triangle only. Columns come in the order of what they explain. Entries count by
+    ``sd``, where that is not their own.
     """
-    sd = np.sqrt(np.maximum(np.diagonal(covariance), 0.0))
+    sd = np.sqrt(np.maximum(np.diagonal(covariance), 0.0)) if sd is None else sd
     scale = np.where(sd > 0, sd, 1.0)
     inverse = 1.0 / scale
     correlation = np.array(covariance, order="F")

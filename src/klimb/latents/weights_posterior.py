@@ -17,7 +17,7 @@ import numpy as np
 
 from klimb._stored import stored
 from klimb.errors import InputError
-from klimb.latents.base import asked, draws_from
+from klimb.latents.base import draws_from
 from klimb.linalg.matrix import DesignMatrix, as_design
 from klimb.numerics.arrays import Array, Index
 from klimb.numerics.dense import row_blocks, threads_for
@@ -34,7 +34,6 @@ class WeightPosterior(ABC):
 
     kind: ClassVar[str]
     couples: ClassVar[bool] = False  # whether outputs that a site takes for independent are correlated
-    widens: ClassVar[bool] = False  # whether something can be added to its covariance
     by_levels: ClassVar[bool] = False  # whether some of the weights belong to levels, each to one
     cubes: Array = np.zeros((0, 0))  # its third central moments, if they are known: see `third_moments`
     mean: Array
@@ -98,9 +97,11 @@ class WeightPosterior(ABC):
         """Pieces with their shares, where tails are not those of one Gaussian; itself elsewhere."""
         return ((1.0, self),)
 
-    def widened(self, rows: Array) -> WeightPosterior:
-        """With rows'rows added to the covariance, where it ``widens``."""
-        raise NotImplementedError(type(self).__name__)
+    def widened(self, rows: Array, cubes: Array) -> WeightPosterior:
+        """With rows'rows added to the covariance, and with third moments."""
+        from klimb.latents.corrected_weights import WidenedWeights
+
+        return WidenedWeights(self.mean, self, rows, cubes)
 
     def without_prior(self) -> WeightPosterior:
         """Without what a model that knows its prior can make again; itself where that is nothing."""
@@ -228,7 +229,6 @@ class DenseWeights(WeightPosterior):
     """
 
     kind: ClassVar[str] = "dense"
-    widens: ClassVar[bool] = True
     mean: Array
     root: Array
     cubes: Array = field(default_factory=lambda: np.zeros((0, 0)))
@@ -279,9 +279,9 @@ class DenseWeights(WeightPosterior):
         mean, root = pooled_root([part.mean for part in parts], [part.root for part in parts], weights)
         return DenseWeights(mean, root)
 
-    def widened(self, rows: Array) -> WeightPosterior:
+    def widened(self, rows: Array, cubes: Array) -> WeightPosterior:
         root = np.diag(self.root) if self.root.ndim == 1 else self.root
-        return DenseWeights(self.mean, np.asarray(np.linalg.qr(np.vstack([root.T, rows]), mode="r")).T)
+        return DenseWeights(self.mean, np.asarray(np.linalg.qr(np.vstack([root.T, rows]), mode="r")).T, cubes)
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         if self.root.ndim == 1:
@@ -301,18 +301,16 @@ class WideWeights(WeightPosterior):
     """
 
     kind: ClassVar[str] = "wide"
-    widens: ClassVar[bool] = True
     mean: Array
     root: Array
     down: Array
     up: Array
-    cubes: Array = field(default_factory=lambda: np.zeros((0, 0)))
 
     @classmethod
     def later(cls, mean: Array, root: Array, made: Callable[[], tuple[Array, Array]]) -> WideWeights:
         """Whose ``down`` and ``up`` are ``made`` at need."""
         found = cls.__new__(cls)
-        found.__dict__.update(mean=mean, root=root, cubes=np.zeros((0, 0)), _made=made)
+        found.__dict__.update(mean=mean, root=root, _made=made)
         return found
 
     def __getattr__(self, name: str) -> Any:
@@ -358,10 +356,6 @@ class WideWeights(WeightPosterior):
             total = total + sign * (own @ part.T) @ (part @ right.T)
         return np.asarray(total)
 
-    def widened(self, rows: Array) -> WeightPosterior:
-        up = rows / self.root if self.root.ndim == 1 else np.asarray(np.linalg.lstsq(self.root, rows.T)[0].T)
-        return WideWeights(self.mean, self.root, self.down, np.vstack([self.up, up]))
-
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         """z - Q (1 - sqrt(1 - lambda)) Q'z has covariance I - Q lambda Q', which is all that data change."""
         rows = np.vstack([self.down, self.up])
@@ -373,46 +367,3 @@ class WideWeights(WeightPosterior):
         z = rng.standard_normal((n, rows.shape[1]))
         z -= ((z @ Q) * shrink) @ Q.T
         return np.asarray(self.mean + (z * self.root if self.root.ndim == 1 else z @ self.root.T))
-
-
-@register
-@final
-@dataclass(frozen=True, eq=False)
-class CutWeights(WeightPosterior):
-    """``whole`` answers for means and covariances; draws, and chances that hang on tails, come from the ``pieces``.
-
-    >>> from klimb.latents.weights_posterior import DenseWeights
-    >>> ends = DenseWeights(np.array([-1.0]), np.eye(1)), DenseWeights(np.array([1.0]), np.eye(1))
-    >>> q = CutWeights(DenseWeights(np.zeros(1), np.sqrt(2.0) * np.eye(1)), np.full(2, 0.5), ends)
-    >>> q.sd(), [share for share, _ in q.split()]
-    (array([1.41421356]), [0.5, 0.5])
-    """
-
-    kind: ClassVar[str] = "cut"
-    whole: WeightPosterior
-    shares: Array
-    pieces: tuple[WeightPosterior, ...]
-
-    def with_prior_of(self, other: WeightPosterior) -> CutWeights:
-        return CutWeights(self.whole.with_prior_of(other), self.shares,
-                          tuple(piece.with_prior_of(other) for piece in self.pieces))
-
-    @property
-    def mean(self) -> Array:  # type: ignore[override]
-        return self.whole.mean
-
-    sd = asked("whole", "sd")
-    covariances = asked("whole", "covariances")
-    block_covariance = asked("whole", "block_covariance")
-    at = asked("whole", "at")
-    joint = asked("whole", "joint")
-    covariance_with = asked("whole", "covariance_with")
-    push = asked("whole", "push")
-
-    def split(self) -> tuple[tuple[float, WeightPosterior], ...]:
-        return tuple(zip(self.shares.tolist(), self.pieces, strict=True))
-
-    def sample(self, n: int, rng: np.random.Generator) -> Array:
-        counts = rng.multinomial(n, self.shares / self.shares.sum())
-        draws = [piece.sample(int(count), rng) for piece, count in zip(self.pieces, counts, strict=True)]
-        return np.asarray(rng.permutation(np.concatenate(draws)))

@@ -114,7 +114,7 @@ class _Points:
     def part(self, number: int) -> tuple[WeightPosterior, Status, Correction | None] | None:
         """q of the weights at a point, remembered where that is cheap, else fitted again, and its correction."""
         fit = self.fits[number]
-        if fit.part is not None and not self.corrector.again():
+        if fit.part is not None and not self.corrector.again:
             return *fit.part, evidence_alone(fit.gain + self.gain) if self.corrector.wanted else None
         start = self._nearest(fit.theta) if fit.sites is None else fit.sites
         found = self._evaluate(within_limits(self.theta, fit.theta)[0], start=start, tol=POINT_TOL,

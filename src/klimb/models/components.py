@@ -66,7 +66,11 @@ class Components:
     def skewness(self, L: Any, sd: Array) -> Array:
         """What linear functionals of the weights, of standard deviation ``sd``, are skewed by at fixed theta."""
         third = self._third([L] * len(self.parts))
-        return np.zeros(len(sd)) if third is None else np.asarray(third / np.maximum(sd, 1e-300) ** 3)
+        if third is None:
+            return np.zeros(len(sd))
+        known = np.flatnonzero(~np.isnan(third).any(axis=1))
+        own = np.average(third[known], axis=0, weights=self.weights[known] if len(third) > 1 else None)
+        return np.asarray(own / np.maximum(sd, 1e-300) ** 3)
 
     @property
     def bends(self) -> bool:
@@ -74,17 +78,18 @@ class Components:
         return bool(self.third.size) or any(part.cubes.size for part in self.parts)
 
     def _third(self, rows: Sequence[Any]) -> Array | None:
-        """Third central moments at fixed theta of functionals, given for each point, on average over theta.
+        """Third central moments of functionals, given for each point, one row for each (NaN where they are not known).
 
-        Those of all points together are of weights that mean the same at each, which those of moving columns do not.
+        There is one row for all where they are known on average over theta, of weights that mean the same at each.
         """
-        own = [k for k, part in enumerate(self.parts) if part.cubes.size]
-        if own:
-            every = [third_moments(self.parts[k].cubes, rows[k], self.parts[k]) for k in own]
-            return np.asarray(np.average(np.array(every), axis=0, weights=self.weights[own]))
+        known = [third_moments(part.cubes, own, part) for part, own in zip(self.parts, rows, strict=True)]
+        some = next((one for one in known if one is not None), None)
+        if some is not None:
+            return np.array([np.full_like(some, np.nan) if one is None else one for one in known])
         if not self.third.size or any(_columns_differ(rows[0], one) for one in rows[1:]):
             return None
-        return third_moments(self.third, rows[-1], self.parts[-1])
+        third = third_moments(self.third, rows[-1], self.parts[-1])
+        return None if third is None else third[None]
 
     @property
     def integrated(self) -> bool:
@@ -129,7 +134,9 @@ class Components:
 
         Third moments alone do where points of theta are many, pieces where those of some weights are not known.
         """
-        every = self.third.ndim == 2 or len(self.third) > 1 or self.third.shape[1] == len(self.parts[0].mean)
+        every = len(self.third) > 1 or self.third.shape[1] == len(self.parts[0].mean)
+        if any(part.cubes.size for part in self.parts):
+            return self
         if self.third.size and every:
             return self if self.integrated else self.split
         return replace(self.split, third=NO_THIRD)
@@ -145,12 +152,11 @@ class Components:
 
     def under(self, models: Sequence[Any], prepared: Any, **options: Any) -> Latents:
         """The same with the model of every point at hand."""
-        f, third = self.straight(models, prepared, **options)
-        return f if third is None else f.bent(third)
+        f, skewness = self.straight(models, prepared, **options)
+        return f if skewness is None else f.bent(skewness)
 
     def straight(self, models: Sequence[Any], prepared: Any, **options: Any) -> tuple[Latents, Array | None]:
-        """Gaussians under every point, and the third central moments that they lack on average, where those are known.
-        """
+        """Gaussians under every point, and what they lack of skewness, where that is known, for each or for all."""
         m, v, apart, rows, bends = [], [], [], [], self.bends
         for here, part in zip(models, self.parts, strict=True):
             functionals = here.functionals(prepared, **options)
@@ -162,7 +168,15 @@ class Components:
             rows.append(functionals.L if bends else None)
         f = Latents(self.weights, np.array(m), np.array(v), tuple(models), np.array(apart))
         third = None if f.independent.size else self._third(rows)
-        return f, third if third is None or self.integrated else third - f.third()
+        if third is None:
+            return f, None
+        if len(third) == 1:
+            own = third if self.integrated else third - f.third()
+            return f, own / np.maximum(f.weights @ f.v**1.5, 1e-300)
+        skewness = third / np.maximum(f.v, 1e-200) ** 1.5
+        known = np.flatnonzero(~np.isnan(skewness).any(axis=1))
+        average = np.average(skewness[known], axis=0, weights=f.weights[known])
+        return f, np.where(np.isnan(skewness), average, skewness)
 
     def sample(self, model: Any, prepared: Any, n: int, rng: np.random.Generator) -> Array:
         """``n`` joint draws of f at prepared rows, one a row."""
@@ -224,23 +238,26 @@ class Latents:
         away = self.m - self.weights @ self.m
         return np.asarray(self.weights @ (away**3 + 3.0 * away * self.v))
 
-    def skewed(self, third: Array) -> Any:
-        """Where a third central moment shows."""
+    def skewed(self, skewness: Array) -> Any:
+        """Where skewness under each point, or under all, shows."""
+        third = self.weights @ (self.v**1.5 * skewness)
         return np.abs(third) > ROUND * self.moments()[1] ** 1.5
 
     def rows(self, at: Any) -> Latents:
         """At some of the rows, where each has one f."""
         return replace(self, m=self.m[:, at], v=self.v[:, at])
 
-    def bent(self, third: Array) -> Latents:
-        """Each Gaussian in pieces, so that they have this third central moment on average, where that shows."""
-        shows = self.skewed(third)
+    def bent(self, skewness: Array) -> Latents:
+        """Each Gaussian in pieces, so that it is skewed by so much, where that shows."""
+        shows = self.skewed(skewness)
         if not shows.any():
             return self
-        shares, means, variances = skewed_pieces(third / np.maximum(self.weights @ self.v**1.5, 1e-300))
+        pieces = [skewed_pieces(own) for own in skewness]
+        shares = pieces[0][0]
+        means, variances = (np.array([own[k] for own in pieces]) for k in (1, 2))
         means, variances = np.where(shows, means, 0.0), np.where(shows, variances, 1.0)
-        m = (self.m[:, None] + np.sqrt(self.v)[:, None] * means).reshape(-1, len(third))
-        v = (self.v[:, None] * variances).reshape(-1, len(third))
+        m = (self.m[:, None] + np.sqrt(self.v)[:, None] * means).reshape(-1, len(shows))
+        v = (self.v[:, None] * variances).reshape(-1, len(shows))
         models = tuple(model for model in self.models for _ in shares)
         return Latents(np.outer(self.weights, shares).ravel(), m, v, models)
 

@@ -36,7 +36,7 @@ from klimb.numerics.pareto import RELIABLE, SmoothedWeights, smooth_log_weights
 from klimb.numerics.proposals import StudentMixture
 from klimb.trust.collapsed import CollapsedDraws, CollapsedWeights, ShockWeights
 from klimb.trust.coupled import coupled_weights
-from klimb.trust.gap import AHEAD, evidence_gap, leading_moments
+from klimb.trust.gap import AHEAD, EvidenceGaps, leading_moments
 from klimb.trust.pieces import cut_posterior
 
 GAIN_DRAWS, PROBE_DRAWS, FEWEST_DRAWS, DRAWS_PER_WEIGHT, MOST_DRAWS = 8, 16, 16, 8, 2048
@@ -57,8 +57,8 @@ UNHARMED = 0.5  # effective draws over draws above which the weights at one of m
 WRONG_ALONE, WRONG_EACH = 0.08, 0.2  # standard errors above which they are of no use: at the only theta, at one of many
 LIKELY = 0.005  # share of a point of theta, over that of the heaviest, from which its own weights must be usable
 MOST_BENT = 2000  # weights up to which moments to leading order are asked for
-APART, COUNTED = 12, 4  # of the points of theta that third moments are taken at, one of so many
-POOLED = 200_000  # numbers that the third moments of all points of theta may take
+COUNTED = 4  # of the points of theta that third moments are taken at, one of so many
+FEW_CUBES = 5000  # numbers of third moments up to which every point of theta has them
 NOTHING = np.zeros((0, 0, 0, 0))
 _same_draws = lru_cache(maxsize=4)(matched_draws)  # for every theta of a fit; nobody writes into them
 SEEDS = 8  # sets of draws that points of theta take in turn, so that their noise averages out
@@ -103,10 +103,8 @@ def pooled(corrections: Sequence[Correction], shares: Array) -> dict[str, Any]:
     own = shares / shares.sum()
     logs = np.concatenate([one.log_weights for one, share in zip(corrections, own, strict=True)
                            if share >= 0.1 * own.max()])
-    third, cubes = NOTHING, [k for k, one in enumerate(corrections) if one.third.ndim == 2]
-    if cubes:
-        third = _pooled_cubes([corrections[k].third for k in cubes], own[cubes])
-    elif all(one.third.size and one.third.ndim == 4 for one in corrections):
+    third = NOTHING
+    if all(one.third.size for one in corrections):
         third = np.asarray(np.tensordot(own, [one.third for one in corrections], axes=1))
     efficiency = np.array([one.efficiency for one in corrections])
     weakest = float(efficiency[own >= LIKELY * own.max()].min())  # where evidence is too low, tails are cut off
@@ -127,12 +125,12 @@ class Corrector:
                  modes: Sequence[tuple[Array, Array]] = ()) -> None:
         self._count, self._variance, self._alone = 0, 0.0, alone
         self._free, self.repairs = ALONE_VALUES if alone else FREE_VALUES, repairs
-        self._by_gap = False  # whether evidence is known to leading order alone
+        self._by_gap, self._gaps = False, EvidenceGaps()  # whether evidence comes from these alone
         self._modes = modes  # means and roots of the shared weights, where there are several
         self.wanted, self.efficiency = False, float("nan")  # efficiency is 1 where there is nothing to correct
         self.only_gains = False  # whether nothing but the evidence, and moments to leading order, is corrected
         self._kept: ShockWeights | None = None  # of the only theta
-        self._step, self._asked = 0, 0  # every how many points of theta are fitted again for moments to leading order
+        self._again = False  # whether points of theta are fitted again for moments to leading order
         if _surely_negligible(result):
             self.efficiency = 1.0
             return
@@ -141,15 +139,15 @@ class Corrector:
             self._kept = weights
         if weights is None:
             if not alone or _of_weights(result):
-                self._by_gap = self.wanted = self.only_gains = self._leading_gap(result) > NEGLIGIBLE_GAIN
-                self._step = 0 if alone else self._apart(result)
+                self._by_gap = self.wanted = self.only_gains = self._gap(result) > NEGLIGIBLE_GAIN
+                self._again = not alone and _leading(result)[0] is not None
             return
         draws = matched_draws(PROBE_DRAWS, weights.shocks.dim)
         logs = weights.evidence(draws)
         if not np.isfinite(logs).all():
             return
         self._variance, self.only_gains = float(logs.var()), weights.shocks.wide
-        self._step = 0 if alone else self._apart(result)
+        self._again = self.only_gains and not alone and _leading(result)[0] is not None
         gain = abs(float(logs.mean()) - weights.bound)
         concave = result.problem is None or result.problem.site.log_concave
         small = self._variance <= NEGLIGIBLE and gain <= NEGLIGIBLE_GAIN  # and elsewhere, where log p is concave
@@ -163,22 +161,17 @@ class Corrector:
         """Whether weights of draws hardly vary, so that moments of the weights of the model hardly change."""
         return self._variance <= EVEN and not (self.only_gains or self._modes)
 
-    def _leading(self, result: Result) -> tuple[WeightPosterior | None, Array, float]:
-        """Moments to leading order; third ones go with a part that can be widened, at some of the points of theta."""
-        part, third, growth = _leading(result)
-        if part is not None and self._count % COUNTED == 1:
-            part = replace(part, cubes=third)  # type: ignore[type-var]
-        return part, third, growth
+    def _leading(self, result: Result) -> tuple[WeightPosterior | None, float]:
+        """Moments to leading order; third ones, where they are many numbers, at some of the points of theta."""
+        part, growth = _leading(result)
+        if part is not None and part.cubes.size > FEW_CUBES and self._count % COUNTED != 1:
+            part = replace(part, cubes=np.zeros((0, 0)))  # type: ignore[type-var]
+        return part, growth
 
-    def _apart(self, result: Result) -> int:
-        """Covariances are corrected at every point of theta, third moments are averages over some of them."""
-        part, third, _ = _leading(result) if self.only_gains else (None, NOTHING, 1.0)
-        return 1 if part is not None else APART if third.size else 0
-
+    @property
     def again(self) -> bool:
-        """Whether to fit again at the next of many points of theta for what is not remembered of it."""
-        self._asked += 1
-        return self._step > 0 and self._asked % self._step == 0
+        """Whether to fit again at points of theta for what is not remembered of them."""
+        return self._again
 
     def gain(self, result: Result | None) -> float:
         """log evidence - bound by few draws, 0 where none can be had: good to a hundredth of a nat.
@@ -188,7 +181,7 @@ class Corrector:
         if result is None:  # an exact evaluation
             return 0.0
         if self._by_gap:
-            return self._leading_gap(result)
+            return self._gap(result)
         if self.repairs:
             found = self(result, brief=True)
             return 0.0 if found is None else found.gain
@@ -198,7 +191,7 @@ class Corrector:
         logs = weights.evidence(_same_draws(GAIN_DRAWS, weights.shocks.dim))
         if weights.shocks.wide:
             spread = float(logs.var(ddof=1)) if weights.scale == 1.0 else 0.0  # some levels alone vary too much
-            value = float(logs.mean()) + 0.5 * spread - weights.bound
+            value = self._gap(result, float(logs.mean()) + 0.5 * spread - weights.bound)
         elif logs.var() > UNEVEN and (found := self(result)) is not None:
             value = found.gain
         else:
@@ -211,9 +204,9 @@ class Corrector:
             return None
         self._count += 1
         if self.only_gains:
-            part, third, _ = self._leading(result)
+            part, _ = self._leading(result)
             alone = evidence_alone(self.gain(result))
-            return replace(alone, third=third) if part is None else replace(alone, parts=((1.0, part),))
+            return alone if part is None else replace(alone, parts=((1.0, part),))
         weights = self._kept
         if weights is None:
             shocks = result.posterior.latent.shocks(result.posterior)
@@ -251,9 +244,12 @@ class Corrector:
         third = _third(weights.shocks, draws.third(share)) if parts and dim <= WIDE_DIM else NOTHING
         untold = parts and weights.shocks.outputs == 1 and not _complete(third, weights.shocks)
         if untold and (self._count % COUNTED == 1 or not weights.shocks.own.size):  # with levels third moments alone
-            wider, third, growth = self._leading(result)
-            if wider is not None and growth <= MILD:  # then draws tell its mean alone
-                parts, third = ((1.0, replace(wider, mean=parts[0][1].mean)),), NOTHING  # type: ignore[type-var]
+            wider, growth = _leading(result)
+            if wider is not None and growth <= MILD and not weights.shocks.own.size:  # then draws tell its mean alone
+                parts = ((1.0, replace(wider, mean=parts[0][1].mean)),)  # type: ignore[type-var]
+            elif wider is not None:
+                parts = ((1.0, parts[0][1].widened(np.zeros((0, wider.size)), wider.cubes)),)
+            third = NOTHING if parts[0][1].cubes.size else third
         weighed = float("nan")
         if parts and weights.shocks.outputs > 1:
             before = np.linalg.norm(weights.shocks.q.root, axis=1)
@@ -279,14 +275,13 @@ class Corrector:
     def _budget(self, brief: bool) -> Budget:
         return BRIEF if brief else ALONE if self._alone else EACH
 
-    @staticmethod
-    def _leading_gap(result: Result) -> float:
-        """For fields and crossed groups: to leading order; 0 where q is exact, or would be too large to look at."""
+    def _gap(self, result: Result, leading: float | None = None) -> float:
+        """For fields and crossed groups; 0 where q is exact, or would be too large to look at."""
         problem = result.problem
         if problem is None or problem.site.gamma_trend == "constant" or not problem.site.separable:
             return 0.0
         try:
-            return evidence_gap(problem, result.posterior)
+            return self._gaps(problem, result.posterior, leading)
         except InputError:  # no coordinates at this size
             return 0.0
 
@@ -331,25 +326,17 @@ def _of_weights(result: Result) -> bool:
     return latent.reports == "weight" and not latent.by_products and latent.n_weights <= MOST_BENT
 
 
-def _leading(result: Result) -> tuple[WeightPosterior | None, Array, float]:
+def _leading(result: Result) -> tuple[WeightPosterior | None, float]:
     """`leading_moments`, for what draws do not tell; nothing where these cannot be had."""
     problem, posterior = result.problem, result.posterior
     unseen = float(np.abs(posterior.gamma) @ posterior.latent.slack)
     if problem is None or not problem.site.separable or unseen > UNSEEN or not _of_weights(result):
-        return None, NOTHING, 1.0
+        return None, 1.0
     try:
         with np.errstate(over="raise", invalid="raise", divide="raise"):
             return leading_moments(problem, posterior)
     except (InputError, FloatingPointError):  # no coordinates at this size, or units whose cubes overflow
-        return None, NOTHING, 1.0
-
-
-def _pooled_cubes(thirds: Sequence[Array], shares: Array) -> Array:
-    """Sums of cubes at the heaviest points, as many as there is room for, each by its share of them."""
-    order = np.argsort(-shares, kind="stable")
-    order = order[: max(1, int(np.searchsorted(np.cumsum([thirds[k].size for k in order]), POOLED, "right")))]
-    return np.vstack([thirds[k] * np.append(shares[k] / shares[order].sum(), np.ones(thirds[k].shape[1] - 1))
-                      for k in order])
+        return None, 1.0
 
 
 def _surely_negligible(result: Result) -> bool:

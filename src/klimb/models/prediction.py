@@ -61,18 +61,18 @@ def columns_by_rows(components: Components, model: Any, prepared: Any, kind: Pre
     """
 
     def columns(some: Any, parts: Components, models: Any) -> dict[str, Array]:
-        f, third = parts.straight(models, prepared.some(some), **options)
+        f, skewness = parts.straight(models, prepared.some(some), **options)
         own = {name: values[some] for name, values in (aux or {}).items()}
-        if third is None or not (shows := f.skewed(third)).any():
+        if skewness is None or not (shows := f.skewed(skewness)).any():
             return columns_of(f, kind, tail, levels, own or None)
         if shows.all() or len(f.models[0].likelihood.fields) > 1:
-            return columns_of(f.bent(third), kind, tail, levels, own or None)
+            return columns_of(f.bent(skewness), kind, tail, levels, own or None)
         found = dict[str, Array]()
         for at in (np.flatnonzero(~shows), np.flatnonzero(shows)):  # pieces are many: only for rows that need them
-            here = columns_of(f.rows(at).bent(third[at]), kind, tail, levels,
+            here = columns_of(f.rows(at).bent(skewness[:, at]), kind, tail, levels,
                               {name: values[at] for name, values in own.items()} or None)
             for name, values in here.items():
-                found.setdefault(name, np.empty(len(third)))[at] = values
+                found.setdefault(name, np.empty(len(shows)))[at] = values
         return found
 
     components = components.parted

@@ -99,6 +99,8 @@ def _judged(fit: Fit, facts: list[Fact]) -> Verdict:
         as_it_was = any(components.parts[0] is part for part in components.uncorrected.parts)
         engine = _by_engine(fit.result.trust, precision, 0.0 if as_it_was else ratio)
         left = float(np.nanmax([engine.number, PRECISION + REMAINING * ratio]))
+        if left > WRONG_SD and engine.word != "doubt":
+            return Verdict("doubt", left, OF_SD, f"sds may be off by {left:.0%}: leading order corrects too much here.")
         return engine if engine.word == "doubt" or small else Verdict(
             "corrected", left, OF_SD, "The numbers shown are corrected to leading order and can be used (sds right to "
             f"about {left:.1%}): by the bound instead of the evidence they would be off by up to {shift:.2f} sd in a "

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from klimb.latents.corrected_weights import CutWeights
 from klimb.latents.shocks import ShockMoments, Shocks
-from klimb.latents.weights_posterior import CutWeights, WeightPosterior
+from klimb.latents.weights_posterior import WeightPosterior
 from klimb.numerics.arrays import Array
 from klimb.trust.collapsed import CollapsedDraws
 

@@ -77,6 +77,20 @@ class LogWeights:
             gradient += quadratic[1]
         return total, gradient
 
+    @property
+    def plain(self) -> bool:
+        """Whether log w hangs on f at the sites alone, each by itself."""
+        return self.site.separable and self.coordinates.excess(np.zeros((1, self.coordinates.dim))) is None
+
+    def at(self, d: Array) -> Array:
+        """log w for deviations of f at all sites, one draw a row."""
+        q = self.posterior
+        with np.errstate(over="ignore", invalid="ignore"):
+            f = q.m + d
+            value = self.site.value(self.y, f) if self._slack is None else self._log_density(slice(0, len(q.m)), f)[0]
+            total = value.sum(axis=1) + 0.5 * (d**2 @ q.gamma) - d @ q.a + self.offset
+        return np.where(np.isnan(total), -np.inf, total)
+
     def _terms(self, rows: slice, d: Array, gamma: Array) -> tuple[Array, Array]:
         """Sums over a block of sites for deviations (draws x sites), and the slope of each term."""
         a, f = self.posterior.a[rows], self.posterior.m[rows] + d

@@ -1,0 +1,116 @@
+"""q of the weights with more than a Gaussian of the data's own form: wider, skewed, or in pieces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from klimb.latents.base import asked
+from klimb.latents.weights_posterior import WeightPosterior, register, root_block_covariance, root_covariances
+from klimb.numerics.arrays import Array, Index
+
+
+@register
+@final
+@dataclass(frozen=True, eq=False)
+class WidenedWeights(WeightPosterior):
+    """``base`` at another mean, with rows'rows added to its covariance, and third moments.
+
+    >>> from klimb.latents.weights_posterior import DenseWeights
+    >>> q = DenseWeights(np.array([1.0, 2.0]), np.array([[1.0, 0.0], [1.0, 2.0]]))
+    >>> WidenedWeights(q.mean, q, np.array([[1.0, 0.0]]), np.zeros((0, 3))).at(np.array([[1.0, -1.0]]), 0.5)
+    (array([-1.]), array([5.5]))
+    """
+
+    kind: ClassVar[str] = "widened"
+    mean: Array
+    base: WeightPosterior
+    rows: Array  # (r, D)
+    cubes: Array = field(default_factory=lambda: np.zeros((0, 0)))
+
+    @property
+    def by_levels(self) -> bool:  # type: ignore[override]
+        return self.base.by_levels
+
+    def with_prior_of(self, other: WeightPosterior) -> WidenedWeights:
+        return replace(self, base=self.base.with_prior_of(other))
+
+    def without_prior(self) -> WidenedWeights:
+        return replace(self, base=self.base.without_prior())
+
+    def covariances(self, rows: Index, columns: Index) -> Array:
+        return self.base.covariances(rows, columns) + root_covariances(self.rows.T, rows, columns)
+
+    def block_covariance(self, at: slice, k: int) -> Array:
+        return self.base.block_covariance(at, k) + root_block_covariance(self.rows[:, at].T, k)
+
+    def _moved(self, L: Any) -> tuple[Array, Array]:
+        """What the mean of L w moves by, and how L w moves with what is added."""
+        pushed = self.push(L, np.vstack([self.mean - self.base.mean, self.rows]))
+        return pushed[0], pushed[1:]
+
+    def at(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
+        (m, v), (shift, more) = self.base.at(L, rest), self._moved(L)
+        return m + shift, v + np.einsum("ij,ij->j", more, more)
+
+    def joint(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
+        (m, V), (shift, more) = self.base.joint(L, rest), self._moved(L)
+        return m + shift, V + more.T @ more
+
+    def covariance_with(self, L: Any, at: slice) -> Array:
+        return self.base.covariance_with(L, at) + self._moved(L)[1].T @ self.rows[:, at]
+
+    push = asked("base", "push")
+
+    def split(self) -> tuple[tuple[float, WeightPosterior], ...]:
+        pieces = self.base.split()
+        return pieces if len(pieces) > 1 else ((1.0, self),)
+
+    def sample(self, n: int, rng: np.random.Generator) -> Array:
+        more = rng.standard_normal((n, len(self.rows))) @ self.rows
+        return self.base.sample(n, rng) + (self.mean - self.base.mean) + more
+
+
+@register
+@final
+@dataclass(frozen=True, eq=False)
+class CutWeights(WeightPosterior):
+    """``whole`` answers for means and covariances; draws, and chances that hang on tails, come from the ``pieces``.
+
+    >>> from klimb.latents.weights_posterior import DenseWeights
+    >>> ends = DenseWeights(np.array([-1.0]), np.eye(1)), DenseWeights(np.array([1.0]), np.eye(1))
+    >>> q = CutWeights(DenseWeights(np.zeros(1), np.sqrt(2.0) * np.eye(1)), np.full(2, 0.5), ends)
+    >>> q.sd(), [share for share, _ in q.split()]
+    (array([1.41421356]), [0.5, 0.5])
+    """
+
+    kind: ClassVar[str] = "cut"
+    whole: WeightPosterior
+    shares: Array
+    pieces: tuple[WeightPosterior, ...]
+
+    def with_prior_of(self, other: WeightPosterior) -> CutWeights:
+        return CutWeights(self.whole.with_prior_of(other), self.shares,
+                          tuple(piece.with_prior_of(other) for piece in self.pieces))
+
+    @property
+    def mean(self) -> Array:  # type: ignore[override]
+        return self.whole.mean
+
+    sd = asked("whole", "sd")
+    covariances = asked("whole", "covariances")
+    block_covariance = asked("whole", "block_covariance")
+    at = asked("whole", "at")
+    joint = asked("whole", "joint")
+    covariance_with = asked("whole", "covariance_with")
+    push = asked("whole", "push")
+
+    def split(self) -> tuple[tuple[float, WeightPosterior], ...]:
+        return tuple(zip(self.shares.tolist(), self.pieces, strict=True))
+
+    def sample(self, n: int, rng: np.random.Generator) -> Array:
+        counts = rng.multinomial(n, self.shares / self.shares.sum())
+        draws = [piece.sample(int(count), rng) for piece, count in zip(self.pieces, counts, strict=True)]
+        return np.asarray(rng.permutation(np.concatenate(draws)))
