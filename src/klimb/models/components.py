@@ -151,12 +151,13 @@ class Components:
         """Gaussians under every point, and the third central moments that they lack on average, where those are known.
         """
         m, v, apart, rows, bends = [], [], [], [], self.bends
+        couples = any(part.couples for part in self.parts)
         for here, part in zip(models, self.parts, strict=True):
             functionals = here.functionals(prepared, **options)
             mean, variance = part.at(functionals.L, functionals.rest)
             m.append(mean + functionals.shift)
             v.append(variance)
-            if any(one.couples for one in self.parts):
+            if couples:
                 apart.append(part.apart(functionals.L, functionals.rest))
             rows.append(functionals.L if bends else None)
         f = Latents(self.weights, np.array(m), np.array(v), tuple(models), np.array(apart))
@@ -225,9 +226,16 @@ class Latents:
         away = self.m - self.weights @ self.m
         return np.asarray(self.weights @ (away**3 + 3.0 * away * self.v))
 
+    def predictors(self, sites: Sequence[Any]) -> tuple[Latents, Array]:
+        """Of the mean of y, with the site of each point, and the (shift, slope) of each that makes them of f."""
+        maps = np.array([site.mean_predictor for site in sites], dtype=np.float64)
+        shift, slope = maps.T[..., None]
+        return replace(self, m=shift + slope * self.m, v=slope**2 * self.v), maps
+
     def skewed(self, third: Array) -> Any:
-        """Where a third central moment shows."""
-        return np.abs(third) > ROUND * self.moments()[1] ** 1.5
+        """Where a third central moment shows in the mean of y, which theta may spread far less than f."""
+        every, maps = self.predictors([model.new_site(None) for model in self.models])
+        return np.abs(third) * (self.weights @ np.abs(maps[:, 1]) ** 3) > ROUND * every.moments()[1] ** 1.5
 
     def rows(self, at: Any) -> Latents:
         """At some of the rows, where each has one f."""

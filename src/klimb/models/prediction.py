@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from os import PathLike
 from typing import Any, Literal, TypeAlias
@@ -113,11 +112,12 @@ def latent_columns(f: Latents, tail: float, fields: tuple[str, ...] = ("mu",)) -
 def mean_columns(f: Latents, tail: float) -> dict[str, Array]:
     """E[y | f] as f is uncertain: its mean (that of y), its sd, and the transformed quantiles of f."""
     likelihood = f.models[0].likelihood
-    if moments_missing(f.weights, [model.new_site(None) for model in f.models])[0] > HEAVY:
+    sites = [model.new_site(None) for model in f.models]
+    if moments_missing(f.weights, sites)[0] > HEAVY:
         nothing = np.full(f.m.shape[1], np.nan)
         quantiles = {"lower": f.quantile(tail), "upper": f.quantile(1.0 - tail), "median": f.quantile(0.5)}
         return {"mean": nothing, "sd": nothing.copy(), **quantiles}
-    f, _ = _predictors(f, [model.new_site(None) for model in f.models])
+    f, _ = f.predictors(sites)
     pairs = [mean_moments(model, m, v) for model, m, v in zip(f.models, f.m, f.v, strict=True)]
     with np.errstate(over="ignore", invalid="ignore"):
         mean, variance = mixture_moments(f.weights, np.array([a for a, _ in pairs]), np.array([b for _, b in pairs]))
@@ -125,13 +125,6 @@ def mean_columns(f: Latents, tail: float) -> dict[str, Array]:
     ends = np.sort([inverse(f.quantile(tail)), inverse(f.quantile(1.0 - tail))], axis=0)
     sd = np.sqrt(np.nan_to_num(variance, nan=np.inf))
     return {"mean": mean, "sd": sd, "lower": ends[0], "upper": ends[1]}
-
-
-def _predictors(f: Latents, sites: list[Site]) -> tuple[Latents, Array]:
-    """The predictors of the mean of y, and the (shift, slope) of each point that makes them of f."""
-    maps = np.array([site.mean_predictor for site in sites], dtype=np.float64)
-    shift, slope = maps.T[..., None]
-    return replace(f, m=shift + slope * f.m, v=slope**2 * f.v), maps
 
 
 def mean_moments(model: Any, m: Array, v: Array) -> tuple[Array, Array]:
@@ -167,8 +160,13 @@ def _rule(number: int) -> tuple[Array, Array]:
 
 def level_columns(f: Latents, sites: list[Site], levels: tuple[str, ...]) -> dict[str, Array]:
     """The chance of every level of a response that has levels."""
-    chances = sum(w * class_chances(site, m, v) for w, site, m, v in zip(f.weights, sites, f.m, f.v, strict=True))
-    return {f"P({level})": np.asarray(chances)[:, k] for k, level in enumerate(levels)}
+    chances = _chances(f, sites)
+    return {f"P({level})": chances[:, k] for k, level in enumerate(levels)}
+
+
+def _chances(f: Latents, sites: list[Site]) -> Array:
+    """(rows, classes) chances of the classes."""
+    return sum((w * class_chances(s, m, v) for w, s, m, v in zip(f.weights, sites, f.m, f.v, strict=True)), np.zeros(()))
 
 
 def class_columns(f: Latents, tail: float, levels: tuple[str, ...]) -> dict[str, dict[str, Array]]:
@@ -225,6 +223,13 @@ def tail_notes(weights: Array, sites: list[Any]) -> tuple[str, ...]:
 
 def response_columns(f: Latents, sites: list[Site], tail: float) -> dict[str, Array]:
     """y itself: mean, sd and quantiles of the predictive distribution; the median as well where it has no mean."""
+    if sites[0].response == "classes":
+        chances = _chances(f, sites)
+        numbers, upto = np.arange(chances.shape[1], dtype=np.float64), np.cumsum(chances, axis=1)
+        mean = chances @ numbers
+        sd = np.sqrt(np.sum(chances * (numbers - mean[:, None]) ** 2, axis=1))
+        ends = (np.argmax(upto >= min(p, 1.0 - 1e-12), axis=1).astype(np.float64) for p in (tail, 1.0 - tail))
+        return {"mean": mean, "sd": sd, **dict(zip(("lower", "upper"), ends, strict=True))}
     moments = [site.response_moments(m, v) for site, m, v in zip(sites, f.m, f.v, strict=True)]
     means, variances = (np.array([pair[k] for pair in moments]) for k in (0, 1))
     ends = {"lower": response_quantile(f, sites, tail), "upper": response_quantile(f, sites, 1.0 - tail)}
@@ -249,12 +254,8 @@ def response_quantile(f: Latents, sites: list[Site], p: float) -> Array:
     From that of one normal predictor of the mean with the moments of all, secant steps on the mixture's own
     distribution function; steps to neighbouring numbers where y is a count.
     """
-    if sites[0].response == "classes":
-        chances = sum(w * class_chances(s, m, v) for w, s, m, v in zip(f.weights, sites, f.m, f.v, strict=True))
-        upto = np.cumsum(np.asarray(chances), axis=1)
-        return np.asarray(np.argmax(upto >= min(p, 1.0 - 1e-12), axis=1), dtype=np.float64)
     top = int(np.argmax(f.weights))
-    heaviest, (every, maps) = sites[top], _predictors(f, sites)
+    heaviest, (every, maps) = sites[top], f.predictors(sites)
     (m, v), (shift, slope) = every.moments(), maps[top]
     guess = heaviest.predict((m - shift) / slope, v / slope**2)
     y = guess.quantile(p)
