@@ -142,7 +142,7 @@ def test_rows_in_pieces_are_those_that_need_them() -> None:
 
 
 def test_mean_times_lean_as_far_as_a_grid_says_though_the_shape_spreads_f() -> None:
-    """The shape of Weibull times moves f by far more than f is uncertain at each shape; the mean time does not notice."""
+    """The shape of Weibull times moves f far more than f is uncertain at each shape, but not the mean time."""
     time = np.array([60.0, 110, 150, 270, 330, 360, 450, 480, 560, 640])
     status = np.array([1.0, 1, 1, 1, 0, 1, 0, 0, 1, 0])
     priors = {"Intercept": "normal(-6, 6)", "shape": "log_normal(1, 1)"}

@@ -75,10 +75,9 @@ class WeightPosterior(ABC):
         pairs = [part.at(own, other) for part, own, other in zip(parts, L, rest, strict=True)]
         return np.array([m for m, _ in pairs]), np.array([v for _, v in pairs])
 
-    def apart(self, L: Any, rest: Any = 0.0) -> Array:
-        """Variances, where several outputs are correlated, of independent ones with the same differences between them.
-        """
-        return self.at(L, rest)[1]
+    def within(self, L: Any, rest: Any = 0.0) -> Array:
+        """The covariances (n, C, C) of the C outputs in each row."""
+        return self.at(L, rest)[1][:, None, None]
 
     @abstractmethod
     def joint(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
@@ -401,7 +400,17 @@ class CutWeights(WeightPosterior):
     def mean(self) -> Array:  # type: ignore[override]
         return self.whole.mean
 
+    @property
+    def couples(self) -> bool:  # type: ignore[override]
+        return self.whole.couples
+
+    @property
+    def parts(self) -> tuple[WeightPosterior, ...]:
+        """The marginals of several outputs."""
+        return self.whole.parts  # type: ignore[attr-defined,no-any-return]
+
     sd = asked("whole", "sd")
+    within = asked("whole", "within")
     covariances = asked("whole", "covariances")
     block_covariance = asked("whole", "block_covariance")
     at = asked("whole", "at")

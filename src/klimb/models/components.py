@@ -12,6 +12,7 @@ from scipy.special import ndtr, ndtri
 from klimb._stored import stored
 from klimb.errors import InputError
 from klimb.latents.arrow import third_moments
+from klimb.latents.output_posteriors import independent_variances
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import psd_square_root
@@ -130,7 +131,7 @@ class Components:
         """
         every = self.third.ndim == 2 or len(self.third) > 1 or self.third.shape[1] == len(self.parts[0].mean)
         if self.third.size and every:
-            return self if self.integrated else self.split
+            return self if self.integrated and not self.parts[0].couples else self.split  # coupled fields are not bent
         return replace(self.split, third=NO_THIRD)
 
     def models(self, model: Any) -> tuple[Any, ...]:
@@ -150,7 +151,7 @@ class Components:
     def straight(self, models: Sequence[Any], prepared: Any, **options: Any) -> tuple[Latents, Array | None]:
         """Gaussians under every point, and the third central moments that they lack on average, where those are known.
         """
-        m, v, apart, rows, bends = [], [], [], [], self.bends
+        m, v, within, rows, bends = [], [], [], [], self.bends
         couples = any(part.couples for part in self.parts)
         for here, part in zip(models, self.parts, strict=True):
             functionals = here.functionals(prepared, **options)
@@ -158,10 +159,10 @@ class Components:
             m.append(mean + functionals.shift)
             v.append(variance)
             if couples:
-                apart.append(part.apart(functionals.L, functionals.rest))
+                within.append(part.within(functionals.L, functionals.rest))
             rows.append(functionals.L if bends else None)
-        f = Latents(self.weights, np.array(m), np.array(v), tuple(models), np.array(apart))
-        third = None if f.independent.size else self._third(rows)
+        f = Latents(self.weights, np.array(m), np.array(v), tuple(models), np.array(within))
+        third = None if f.within.size else self._third(rows)
         return f, third if third is None or self.integrated else third - f.third()
 
     def sample(self, model: Any, prepared: Any, n: int, rng: np.random.Generator) -> Array:
@@ -211,12 +212,14 @@ class Latents:
     m: Array
     v: Array
     models: tuple[Any, ...]  # the model at each point
-    independent: Array = field(default_factory=lambda: np.zeros(0))  # ``v`` of fields that are not, see ``for_sites``
+    within: Array = field(default_factory=lambda: np.zeros(0))  # covariances of the fields of a row that are coupled
 
     def for_sites(self) -> Latents:
         """With variances for sites, which take fields for independent: differences between fields have the right ones.
         """
-        return replace(self, v=self.independent) if self.independent.size else self
+        if not self.within.size:
+            return self
+        return replace(self, v=np.array([independent_variances(own).T.ravel() for own in self.within]))
 
     def moments(self) -> tuple[Array, Array]:
         return mixture_moments(self.weights, self.m, self.v)
@@ -258,7 +261,7 @@ class Latents:
         if len(self.weights) <= most or np.ptp(self.weights) > 0.0 or not self.v.any():
             return self
         return replace(self, weights=np.full(most, 1.0 / most), m=self.m[:most], v=self.v[:most],
-                       models=self.models[:most], independent=self.independent[:most])
+                       models=self.models[:most], within=self.within[:most])
 
     def quantile(self, p: float) -> Array:
         return mixture_quantile(self.weights, self.m, np.sqrt(self.v), p)
