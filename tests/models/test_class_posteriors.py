@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize
@@ -31,12 +33,16 @@ def fit(data):
 
 @pytest.fixture(scope="module")
 def truth(data):
+    return weighed(data[0]["x"], data[1])
+
+
+def weighed(x, y):
     """Weighted draws of the six coefficients from a t around the mode, by importance sampling."""
-    X, y = np.column_stack([np.ones(N), data[0]["x"]]), data[1]
+    X = np.column_stack([np.ones(len(x)), x])
 
     def log_joint(w):
         f = np.einsum("ij,scj->sic", X, w.reshape(-1, 3, 2))
-        return log_softmax(f, axis=2)[:, np.arange(N), y].sum(axis=1) - 0.5 * (w**2).sum(axis=1) / PRIOR**2
+        return log_softmax(f, axis=2)[:, np.arange(len(x)), y].sum(axis=1) - 0.5 * (w**2).sum(axis=1) / PRIOR**2
 
     mode = minimize(lambda w: -log_joint(w[None])[0], np.zeros(6)).x
     p = softmax(X @ mode.reshape(3, 2).T, axis=1)
@@ -88,6 +94,30 @@ def test_log_odds_are_differences_of_classes(fit, truth):
     np.testing.assert_allclose(np.array(odds["sd"]), sd, rtol=0.03)
     with pytest.raises(InputError, match="a class of a categorical response"):
         fit.log_odds("d")
+
+
+def test_odds_and_chances_of_a_class_that_x_separates_lean_as_its_posterior_does():
+    """All of "a" lie below all others: the data give its slope no limit on one side."""
+    x = np.linspace(-1.5, 1.5, 24)
+    y = np.where(x < -0.4, 0, np.arange(24) % 2 + 1)
+    priors = {"Intercept": f"normal(0, {PRIOR})", "x": f"normal(0, {PRIOR})"}
+    fit = klimb.fit("kind ~ x", {"x": x, "kind": np.array(["a", "b", "c"])[y]}, family="categorical", priors=priors)
+    w, weights, _, _ = weighed(x, y)
+
+    def ends(values):
+        order = np.argsort(values)
+        return np.interp([0.05, 0.95], np.cumsum(weights[order]), values[order])
+
+    odds, (low, high) = fit.log_odds("a", interval=0.9), ends(w[:, 3] - w[:, 1])
+    assert abs(odds["lower"][1] - low) < 0.02 * (high - low)  # by one Gaussian: 0.04
+    assert abs(odds["upper"][1] - high) < 0.02 * (high - low)
+    curve = fit.effects("x")[0]
+    for k in range(0, len(curve.x), 6):
+        chance = softmax(w.reshape(-1, 3, 2) @ [1.0, curve.x[k]], axis=1)[:, 0]
+        low, high = ends(chance)
+        assert abs(curve.center[k] - weights @ chance) < 0.02 * (high - low) + 1e-4
+        assert abs(curve.lower[k] - low) < 0.06 * (high - low) + 1e-4
+        assert abs(curve.upper[k] - high) < 0.06 * (high - low) + 1e-4
 
 
 def test_chances_and_leave_one_out(fit, truth):
@@ -168,3 +198,33 @@ def test_the_prior_of_every_class_is_the_users_and_so_is_the_evidence():
     assert fit.bound < np.log(p.sum()) - 0.4
     assert "normal(0.5, 2)" in str(fit)
     assert "log frequency of each class" in str(klimb.fit("y ~ 1", {"y": y}, "categorical"))
+
+
+def test_levels_in_order_cost_no_more_to_predict_than_their_chances(monkeypatch):
+    """Mean, sd and ends of the number of a level come from one set of chances; they took three, and quadrature."""
+    rng = np.random.default_rng(4)
+    x = rng.standard_normal(60)
+    data = {"x": x, "k": np.digitize(x + rng.logistic(size=60), [-1.0, 0.0, 1.5])}
+    fit, calls = klimb.fit("k ~ x", data, family="ordinal"), []
+    chances = klimb.sites.Ordinal.class_probabilities
+    monkeypatch.setattr(klimb.sites.Ordinal, "class_probabilities", lambda *a: calls.append(1) or chances(*a))
+    mean = fit.predict(data)
+    once = len(calls)
+    found = fit.predict(data, kind="response", interval=0.9)
+    assert len(calls) == 2 * once
+    p = np.column_stack([mean[f"P({k})"] for k in range(4)])
+    np.testing.assert_allclose(found["mean"], p @ np.arange(4.0))
+    np.testing.assert_allclose(found["sd"] ** 2, p @ np.arange(4.0) ** 2 - (p @ np.arange(4.0)) ** 2)
+    np.testing.assert_array_equal(found["upper"], (np.cumsum(p, axis=1) < 0.95).sum(axis=1))
+
+
+def test_each_of_many_draws_is_looked_at_a_fixed_number_of_times(fit, monkeypatch):
+    """Whether outputs are coupled was asked of all draws for each of them: minutes for 40,000 exact draws."""
+    asked = []
+    part = fit.components.parts[0]
+    kind = type(part)
+    monkeypatch.setattr(kind, "couples", property(lambda self: asked.append(1) or True))
+    many = replace(fit.components, weights=np.full(50, 0.02), theta=np.tile(fit.components.theta, (50, 1)),
+                   parts=(part,) * 50)
+    many.at(fit.model, fit.model.prepare(None))
+    assert len(asked) <= 100

@@ -99,7 +99,17 @@ class CutWeights(WeightPosterior):
     def mean(self) -> Array:  # type: ignore[override]
         return self.whole.mean
 
+    @property
+    def couples(self) -> bool:  # type: ignore[override]
+        return self.whole.couples
+
+    @property
+    def parts(self) -> tuple[WeightPosterior, ...]:
+        """The marginals of several outputs."""
+        return self.whole.parts  # type: ignore[attr-defined,no-any-return]
+
     sd = asked("whole", "sd")
+    within = asked("whole", "within")
     covariances = asked("whole", "covariances")
     block_covariance = asked("whole", "block_covariance")
     at = asked("whole", "at")

@@ -63,6 +63,10 @@ class Several(WeightPosterior):
         pairs = [part.at(one, own) for part, one, own in self.each(L, rest)]
         return np.concatenate([m for m, _ in pairs]), np.concatenate([v for _, v in pairs])
 
+    def within(self, L: Any, rest: Any = 0.0) -> Array:
+        v = self.at(L, rest)[1].reshape(len(self.parts), -1).T
+        return np.asarray(v[:, :, None] * np.eye(len(self.parts)))
+
     def joint(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
         from scipy.linalg import block_diag
 
@@ -87,8 +91,8 @@ class CoupledOutputs(WeightPosterior):
     """N(mean, root root') over the weights of several outputs, output by output, which are not independent.
 
     >>> q = CoupledOutputs(np.zeros(2), np.array([[2.0, 1.0], [2.0, -1.0]]), 2)  # one weight each, sd of both large
-    >>> q.at(np.ones((1, 1)))[1], q.apart(np.ones((1, 1)))  # the variance of their difference is 4
-    (array([5., 5.]), array([2., 2.]))
+    >>> q.at(np.ones((1, 1)))[1], independent_variances(q.within(np.ones((1, 1))))  # their difference has variance 4
+    (array([5., 5.]), array([[2., 2.]]))
     """
 
     kind: ClassVar[str] = "coupled"
@@ -114,7 +118,6 @@ class CoupledOutputs(WeightPosterior):
         return self._each.at(L, rest)
 
     def within(self, L: Any, rest: Any = 0.0) -> Array:
-        """The covariances (n, C, C) of the C outputs in each row."""
         each, found = list(self._each.each(L, rest)), list[Array]()
         for blocks in zip(*(functionals(rows, part.size).scaled_blocks(part.root) for part, rows, _ in each),
                           strict=True):
@@ -124,9 +127,6 @@ class CoupledOutputs(WeightPosterior):
         for c, (*_, own) in enumerate(each):
             S[:, c, c] += own
         return S
-
-    def apart(self, L: Any, rest: Any = 0.0) -> Array:
-        return independent_variances(self.within(L, rest)).T.ravel()
 
     def joint(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
         pairs = list(self._each.each(L, rest))

@@ -74,10 +74,9 @@ class WeightPosterior(ABC):
         pairs = [part.at(own, other) for part, own, other in zip(parts, L, rest, strict=True)]
         return np.array([m for m, _ in pairs]), np.array([v for _, v in pairs])
 
-    def apart(self, L: Any, rest: Any = 0.0) -> Array:
-        """Variances, where several outputs are correlated, of independent ones with the same differences between them.
-        """
-        return self.at(L, rest)[1]
+    def within(self, L: Any, rest: Any = 0.0) -> Array:
+        """The covariances (n, C, C) of the C outputs in each row."""
+        return self.at(L, rest)[1][:, None, None]
 
     @abstractmethod
     def joint(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:

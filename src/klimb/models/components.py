@@ -12,6 +12,7 @@ from scipy.special import ndtr, ndtri
 from klimb._stored import stored
 from klimb.errors import require
 from klimb.latents.arrow import third_moments
+from klimb.latents.output_posteriors import independent_variances
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import psd_square_root
@@ -138,7 +139,7 @@ class Components:
         if any(part.cubes.size for part in self.parts):
             return self
         if self.third.size and every:
-            return self if self.integrated else self.split
+            return self if self.integrated and not self.parts[0].couples else self.split  # coupled fields are not bent
         return replace(self.split, third=NO_THIRD)
 
     def models(self, model: Any) -> tuple[Any, ...]:
@@ -157,17 +158,18 @@ class Components:
 
     def straight(self, models: Sequence[Any], prepared: Any, **options: Any) -> tuple[Latents, Array | None]:
         """Gaussians under every point, and what they lack of skewness, where that is known, for each or for all."""
-        m, v, apart, rows, bends = [], [], [], [], self.bends
+        m, v, within, rows, bends = [], [], [], [], self.bends
+        couples = any(part.couples for part in self.parts)
         for here, part in zip(models, self.parts, strict=True):
             functionals = here.functionals(prepared, **options)
             mean, variance = part.at(functionals.L, functionals.rest)
             m.append(mean + functionals.shift)
             v.append(variance)
-            if any(one.couples for one in self.parts):
-                apart.append(part.apart(functionals.L, functionals.rest))
+            if couples:
+                within.append(part.within(functionals.L, functionals.rest))
             rows.append(functionals.L if bends else None)
-        f = Latents(self.weights, np.array(m), np.array(v), tuple(models), np.array(apart))
-        third = None if f.independent.size else self._third(rows)
+        f = Latents(self.weights, np.array(m), np.array(v), tuple(models), np.array(within))
+        third = None if f.within.size else self._third(rows)
         if third is None:
             return f, None
         if len(third) == 1:
@@ -223,12 +225,14 @@ class Latents:
     m: Array
     v: Array
     models: tuple[Any, ...]  # the model at each point
-    independent: Array = field(default_factory=lambda: np.zeros(0))  # ``v`` of fields that are not, see ``for_sites``
+    within: Array = field(default_factory=lambda: np.zeros(0))  # covariances of the fields of a row that are coupled
 
     def for_sites(self) -> Latents:
         """With variances for sites, which take fields for independent: differences between fields have the right ones.
         """
-        return replace(self, v=self.independent) if self.independent.size else self
+        if not self.within.size:
+            return self
+        return replace(self, v=np.array([independent_variances(own).T.ravel() for own in self.within]))
 
     def moments(self) -> tuple[Array, Array]:
         return mixture_moments(self.weights, self.m, self.v)
@@ -238,10 +242,16 @@ class Latents:
         away = self.m - self.weights @ self.m
         return np.asarray(self.weights @ (away**3 + 3.0 * away * self.v))
 
+    def predictors(self, sites: Sequence[Any]) -> tuple[Latents, Array]:
+        """Of the mean of y, with the site of each point, and the (shift, slope) of each that makes them of f."""
+        maps = np.array([site.mean_predictor for site in sites], dtype=np.float64)
+        shift, slope = maps.T[..., None]
+        return replace(self, m=shift + slope * self.m, v=slope**2 * self.v), maps
+
     def skewed(self, skewness: Array) -> Any:
-        """Where skewness under each point, or under all, shows."""
-        third = self.weights @ (self.v**1.5 * skewness)
-        return np.abs(third) > ROUND * self.moments()[1] ** 1.5
+        """Where skewness under each point, or under all, shows in the mean of y, which theta may spread less than f."""
+        every, _ = self.predictors([model.new_site(None) for model in self.models])
+        return np.abs(every.weights @ (every.v**1.5 * skewness)) > ROUND * every.moments()[1] ** 1.5
 
     def rows(self, at: Any) -> Latents:
         """At some of the rows, where each has one f."""
@@ -266,7 +276,7 @@ class Latents:
         if len(self.weights) <= most or np.ptp(self.weights) > 0.0 or not self.v.any():
             return self
         return replace(self, weights=np.full(most, 1.0 / most), m=self.m[:most], v=self.v[:most],
-                       models=self.models[:most], independent=self.independent[:most])
+                       models=self.models[:most], within=self.within[:most])
 
     def quantile(self, p: float) -> Array:
         return mixture_quantile(self.weights, self.m, np.sqrt(self.v), p)

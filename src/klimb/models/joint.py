@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -70,6 +71,7 @@ def log_odds_rows(fit: FormulaFit, against: str, tail: float) -> list[Coefficien
         raise InputError("log_odds needs a class of a categorical response", repr(against),
                          f"Pass one of {', '.join(map(repr, classes))}." if len(classes) > 1
                          else "Coefficients of other families are those of the link already.")
+    fit = replace(fit, components=fit.components.split)  # differences of classes may lean to one side
     names, _, pairs = joint_moments(fit)
     each, reference = len(names) // len(classes), classes.index(against)
     others = [number for number in range(len(classes)) if number != reference]

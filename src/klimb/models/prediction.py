@@ -1,7 +1,6 @@
 """Columns of predictions: of f, of the mean of y, and of y itself, with the hyperparameters integrated out."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from os import PathLike
 from typing import Any, Literal, TypeAlias
 
@@ -24,8 +23,7 @@ from klimb.sites.prediction import class_chances, predictive_cdf
 PredictionKind: TypeAlias = Literal["mean", "latent", "response", "all"]
 KINDS = ("mean", "latent", "response", "all")
 SECANT_STEPS, SECANT_TOL = 15, 1e-6  # on the distribution function of y; the last step leaves less
-CLASS_DRAWS = 256  # of f, for the interval of the chance of a class
-EVERY_DRAW = 32_768  # the same under all points of theta together
+CLASS_DRAWS = 8192  # of f under all points together, for the ends of the chance of a class: to some 0.03 sd
 HEAVY = 0.01  # of the posterior's mass: where more of it leaves y without a mean, none is given
 MOST_DRAWS = 500  # of a sampler that the noise of y is averaged over
 AT_A_TIME = 1 << 17  # rows of files
@@ -110,11 +108,12 @@ def latent_columns(f: Latents, tail: float, fields: tuple[str, ...] = ("mu",)) -
 def mean_columns(f: Latents, tail: float) -> dict[str, Array]:
     """E[y | f] as f is uncertain: its mean (that of y), its sd, and the transformed quantiles of f."""
     likelihood = f.models[0].likelihood
-    if moments_missing(f.weights, [model.new_site(None) for model in f.models])[0] > HEAVY:
+    sites = [model.new_site(None) for model in f.models]
+    if moments_missing(f.weights, sites)[0] > HEAVY:
         nothing = np.full(f.m.shape[1], np.nan)
         quantiles = {"lower": f.quantile(tail), "upper": f.quantile(1.0 - tail), "median": f.quantile(0.5)}
         return {"mean": nothing, "sd": nothing.copy(), **quantiles}
-    f, _ = _predictors(f, [model.new_site(None) for model in f.models])
+    f, _ = f.predictors(sites)
     pairs = [mean_moments(model, m, v) for model, m, v in zip(f.models, f.m, f.v, strict=True)]
     with np.errstate(over="ignore", invalid="ignore"):
         mean, variance = mixture_moments(f.weights, np.array([a for a, _ in pairs]), np.array([b for _, b in pairs]))
@@ -122,13 +121,6 @@ def mean_columns(f: Latents, tail: float) -> dict[str, Array]:
     ends = np.sort([inverse(f.quantile(tail)), inverse(f.quantile(1.0 - tail))], axis=0)
     sd = np.sqrt(np.nan_to_num(variance, nan=np.inf))
     return {"mean": mean, "sd": sd, "lower": ends[0], "upper": ends[1]}
-
-
-def _predictors(f: Latents, sites: list[Site]) -> tuple[Latents, Array]:
-    """The predictors of the mean of y, and the (shift, slope) of each point that makes them of f."""
-    maps = np.array([site.mean_predictor for site in sites], dtype=np.float64)
-    shift, slope = maps.T[..., None]
-    return replace(f, m=shift + slope * f.m, v=slope**2 * f.v), maps
 
 
 def mean_moments(model: Any, m: Array, v: Array) -> tuple[Array, Array]:
@@ -157,27 +149,37 @@ def mean_moments(model: Any, m: Array, v: Array) -> tuple[Array, Array]:
 
 def level_columns(f: Latents, sites: list[Site], levels: tuple[str, ...]) -> dict[str, Array]:
     """The chance of every level of a response that has levels."""
-    chances = sum(w * class_chances(site, m, v) for w, site, m, v in zip(f.weights, sites, f.m, f.v, strict=True))
-    return {f"P({level})": np.asarray(chances)[:, k] for k, level in enumerate(levels)}
+    chances = _chances(f, sites)
+    return {f"P({level})": chances[:, k] for k, level in enumerate(levels)}
+
+
+def _chances(f: Latents, sites: list[Site]) -> Array:
+    """(rows, classes) chances of the classes."""
+    each = (w * class_chances(site, m, v) for w, site, m, v in zip(f.weights, sites, f.m, f.v, strict=True))
+    return sum(each, np.zeros(()))
 
 
 def class_columns(f: Latents, tail: float, levels: tuple[str, ...]) -> dict[str, dict[str, Array]]:
     """For every class the mean and the credible interval of its chance, as f is uncertain."""
-    f, classes = f.for_sites(), len(levels)
-    few = max(min(CLASS_DRAWS, EVERY_DRAW // len(f.weights)), 8)  # of each of many draws of a sampler
+    classes = len(levels)
+    few = max(CLASS_DRAWS // len(f.weights), 8)
     z = normal_draws(few, classes, seed=0) if f.v.any() else np.zeros((1, classes))
     rows = f.m.shape[1] // classes
     draws = np.empty((len(f.weights), len(z), rows, classes))
-    for part, m, v in zip(draws, f.m, f.v, strict=True):
-        m, sd = m.reshape(classes, rows).T, np.sqrt(v).reshape(classes, rows).T
-        part[:] = softmax(m + sd * z[:, None, :], axis=-1)
+    for k, (part, m, v) in enumerate(zip(draws, f.m, f.v, strict=True)):
+        if f.within.size:
+            spread, axes = np.linalg.eigh(f.within[k])
+            away = np.einsum("ncd,kd->knc", axes * np.sqrt(np.maximum(spread, 0.0))[:, None, :], z)
+        else:
+            away = np.sqrt(v).reshape(classes, rows).T * z[:, None, :]
+        part[:] = softmax(m.reshape(classes, rows).T + away, axis=-1)
     shares = np.repeat(f.weights / len(z), len(z))
     every = draws.reshape(-1, rows, classes)
     order = np.argsort(every, axis=0)
     below = np.cumsum(shares[order], axis=0)
     ends = [np.take_along_axis(np.take_along_axis(every, order, 0), np.argmax(below >= p, axis=0)[None], 0)[0]
             for p in (tail, 1.0 - tail)]
-    chances = level_columns(f, [model.new_site(None) for model in f.models], levels)
+    chances = level_columns(f.for_sites(), [model.new_site(None) for model in f.models], levels)
     return {level: {"mean": chances[f"P({level})"], "lower": ends[0][:, k], "upper": ends[1][:, k]}
             for k, level in enumerate(levels)}
 
@@ -215,6 +217,13 @@ def tail_notes(weights: Array, sites: list[Any]) -> tuple[str, ...]:
 
 def response_columns(f: Latents, sites: list[Site], tail: float) -> dict[str, Array]:
     """y itself: mean, sd and quantiles of the predictive distribution; the median as well where it has no mean."""
+    if sites[0].response == "classes":
+        chances = _chances(f, sites)
+        numbers, upto = np.arange(chances.shape[1], dtype=np.float64), np.cumsum(chances, axis=1)
+        mean = chances @ numbers
+        sd = np.sqrt(np.sum(chances * (numbers - mean[:, None]) ** 2, axis=1))
+        low, high = (np.argmax(upto >= min(p, 1.0 - 1e-12), axis=1).astype(np.float64) for p in (tail, 1.0 - tail))
+        return {"mean": mean, "sd": sd, "lower": low, "upper": high}
     moments = [site.response_moments(m, v) for site, m, v in zip(sites, f.m, f.v, strict=True)]
     means, variances = (np.array([pair[k] for pair in moments]) for k in (0, 1))
     ends = {"lower": response_quantile(f, sites, tail), "upper": response_quantile(f, sites, 1.0 - tail)}
@@ -239,12 +248,8 @@ def response_quantile(f: Latents, sites: list[Site], p: float) -> Array:
     From that of one normal predictor of the mean with the moments of all, secant steps on the mixture's own
     distribution function; steps to neighbouring numbers where y is a count.
     """
-    if sites[0].response == "classes":
-        chances = sum(w * class_chances(s, m, v) for w, s, m, v in zip(f.weights, sites, f.m, f.v, strict=True))
-        upto = np.cumsum(np.asarray(chances), axis=1)
-        return np.asarray(np.argmax(upto >= min(p, 1.0 - 1e-12), axis=1), dtype=np.float64)
     top = int(np.argmax(f.weights))
-    heaviest, (every, maps) = sites[top], _predictors(f, sites)
+    heaviest, (every, maps) = sites[top], f.predictors(sites)
     (m, v), (shift, slope) = every.moments(), maps[top]
     guess = heaviest.predict((m - shift) / slope, v / slope**2)
     y = guess.quantile(p)

@@ -24,7 +24,7 @@ def cut_posterior(draws: CollapsedDraws, weights: Array, moments: ShockMoments, 
                   most: int) -> WeightPosterior:
     """The posterior with ``moments``, in up to ``most`` pieces where it is far from Gaussian and draws are enough."""
     whole = shocks.matched(moments)
-    if shocks.outputs > 1 or most < 2:
+    if most < 2:
         return whole
     centre = weights @ draws.e
     away = draws.e - centre
