@@ -24,9 +24,9 @@ import numpy as np
 
 from klimb.infer.problem import Problem
 from klimb.latents.base import Posterior
-from klimb.latents.coordinates import coordinates_of
+from klimb.latents.coordinates import Coordinates, coordinates_of
 from klimb.latents.weights_posterior import WeightPosterior
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, Index
 from klimb.numerics.lowdiscrepancy import normal_draws
 from klimb.trust.weights import LogWeights, exact_site
 
@@ -74,11 +74,8 @@ def leading_moments(problem: Problem, posterior: Posterior) -> tuple[WeightPoste
     for most in (PROBED, MOST_SITES if q.widens else min(MOST_ASKED, MOST_VALUES // len(c))):
         half = most // 2  # where it matters most by itself, and the rest evenly: sums of others may matter more
         sites = np.sort(np.append(order[:half], order[half :: -(-max(len(c) - half, 1) // (most - half))]))
-        unit = np.zeros((len(sites), len(c)))
-        unit[np.arange(len(sites)), sites] = 1.0
-        rows = coordinates.pull(unit)
-        away, V = coordinates.deviations(rows), rows @ rows.T
-        wanted = (away**2 * away) @ c  # a power of three takes ten times as long
+        rows, wanted = _third_moments(coordinates, sites, c)
+        V = rows @ rows.T
         if (np.abs(wanted) <= FLAT * np.diagonal(V) ** 1.5).all():
             return None, np.zeros((0, 1 + q.size)), 1.0
     few, scale = _few_cubes(V**2 * V, wanted, min(MOST_FEW, max(MOST_CUBES // (1 + q.size), 1)))
@@ -90,6 +87,25 @@ def leading_moments(problem: Problem, posterior: Posterior) -> tuple[WeightPoste
         wider = q.widened(root if len(c) > q.size else root @ cross)
         growth = wider.sd() / np.maximum(q.sd(), 1e-300)
     return wider, np.column_stack([scale, growth * cross[few]]), float(growth.max())  # skewness stays
+
+
+def _third_moments(coordinates: Coordinates, sites: Index, c: Array) -> tuple[Array, Array]:
+    """Z' at some ``sites``, and sum_i c_i V_ij^3 there: block by block, as covariances with all sites may be many."""
+    wanted = np.zeros(len(sites))
+
+    def unit(rows: slice, d: Array) -> Array:
+        out, (first, last) = np.zeros_like(d), np.searchsorted(sites, (rows.start, rows.stop))
+        out[np.arange(first, last), sites[first:last] - rows.start] = 1.0
+        return out
+
+    def cubed(rows: slice, d: Array) -> Array:
+        nonlocal wanted
+        wanted += (d**2 * d) @ c[rows]  # a power of three takes ten times as long
+        return np.zeros_like(d)
+
+    found = coordinates.sweep(np.zeros((len(sites), coordinates.dim)), unit)
+    coordinates.sweep(found, cubed)
+    return found, wanted
 
 
 def _few_cubes(cubes: Array, wanted: Array, most: int) -> tuple[list[int], Array]:
