@@ -198,14 +198,6 @@ def _accept(state: State, found: State, rule: str, step: float = 1.0) -> Move | 
     return Move(found, rule, step) if found.objective - doubt >= state.objective - state.noise else None
 
 
-def _towards(problem: Problem, state: State, gamma: Array, mean: tuple[Array, Array, Array], rule: str) -> Move | None:
-    """To ``gamma``, with the mean (a, m, a + alpha) moved under the new precision, where the bound allows it."""
-    try:
-        return _accept(state, problem.towards(gamma, mean), rule)
-    except NotPositiveDefiniteError:
-        return None
-
-
 def _natural(problem: Problem, state: State, notes: list[str]) -> Move | None:
     """The natural step shortened to t = 1, 1/2, ..., by the true target and then by one that is always proper."""
     for rule in problem.rules(state):
@@ -225,10 +217,15 @@ def _natural(problem: Problem, state: State, notes: list[str]) -> Move | None:
 
 def _anderson(problem: Problem, state: State, mixer: Mixer) -> Move | None:
     """The natural step from the best combination of the last states."""
-    gamma, a, m, residual = mixer.combine()
+    gamma, alpha, moved = mixer.combine()
     if problem.site.log_concave:  # stay inside the cone, near what single states ask for
         gamma = np.maximum(gamma, 0.1 * np.minimum(state.gamma, state.expectation.gamma))
-    return _towards(problem, state, gamma, (a, m, residual), "anderson")
+    residual = [state.a + alpha - gamma * moved]  # of the sites (gamma, gamma m - alpha), seen from the last state
+    del alpha, moved  # vectors of all sites, as the residual is
+    try:
+        return _accept(state, problem.towards(gamma, state.a, state.m, residual.pop()), "anderson")
+    except NotPositiveDefiniteError:
+        return None
 
 
 def _local(problem: Problem, state: State) -> Move | None:
