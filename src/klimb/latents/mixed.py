@@ -312,7 +312,7 @@ class Mixed(LevelLatent):
         if self.n_outputs > 1 or self.slack.any() or not posterior.spread:
             return None
         rows = LevelRows.sort(self.codes, self.n_levels)
-        return Shocks.of_levels(self.detach(posterior), self.X[rows.order], self.values[rows.order], rows)
+        return Shocks.of_levels(self.detach(posterior), self.X, self.values, rows)
 
     def draw(self, rng: np.random.Generator) -> tuple[Array, Array]:
         slack = np.sqrt(self.slack) * rng.standard_normal(self.n_sites)
@@ -377,7 +377,7 @@ def checked_levels(codes: Any, values: Any, n: int, n_levels: int | None) -> tup
     if array.shape != (n,) or array.dtype.kind not in "iu":
         raise InputError(f"codes must be {n} whole numbers", f"shape {array.shape}, type {array.dtype}",
                          "Number the levels from 0.")
-    level = array.astype(np.intp)
+    level = array.astype(np.intp, copy=False)
     count = int(level.max()) + 1 if n_levels is None else int(n_levels)
     bad = np.flatnonzero((level < 0) | (level >= count))
     if bad.size:

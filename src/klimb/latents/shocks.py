@@ -20,6 +20,7 @@ from klimb.latents.crossed_weights import CrossedWeights
 from klimb.latents.output_posteriors import CoupledOutputs
 from klimb.latents.weights_posterior import DenseWeights, WeightPosterior
 from klimb.numerics.arrays import Array, Index
+from klimb.numerics.dense import row_blocks
 
 if TYPE_CHECKING:
     from klimb.latents.base import Posterior
@@ -108,15 +109,18 @@ class Shocks:
 
     @classmethod
     def of_levels(cls, q: ArrowWeights, X: Array, values: Array, rows: Any) -> Shocks | None:
-        """From rows sorted by level; None where there are too many weights to be of use."""
+        """From rows, and how they are sorted by level; None where there are too many weights to be of use."""
         (_, R), k = q.root.shape, values.shape[1]
         if R > MOST_SHARED or k > MOST_COLUMNS:
             return None
         own = q.level_roots
-        shared_rows = X @ q.root
-        for j in range(k):
-            shared_rows -= values[:, j, None] * q.pull[rows.level, j]
-        level_rows = np.einsum("ij,ijk->ik", values, own[rows.level])
+        shared_rows, level_rows = np.empty((len(X), R)), np.empty((len(X), own.shape[2]))
+        for some in row_blocks(len(X), 2 * R + k):
+            at, level = rows.order[some], rows.level[some]
+            shared_rows[some] = X[at] @ q.root
+            for j in range(k):
+                shared_rows[some] -= values[at, j, None] * q.pull[level, j]
+            level_rows[some] = np.einsum("ij,ijk->ik", values[at], own[level])
         return cls(q, own, shared_rows, level_rows, rows.order, rows.starts, rows.present)
 
     @classmethod
