@@ -81,7 +81,8 @@ class Linearised:
         if size == 0.0:
             return None
         kind = np.float32 if self._least > 0.0 else np.float64
-        u = _conjugate_gradients(self.P, self.C, (rhs / size).astype(kind), min(max(wanted, self._least), LOOSE))
+        rhs = (rhs / size).astype(kind, copy=False)
+        u = _conjugate_gradients(self.P, self.C, rhs, min(max(wanted, self._least), LOOSE))
         return None if u is None else size * u.astype(float)
 
 
@@ -231,8 +232,8 @@ def _symmetric(scale: float, lower: npt.NDArray[np.float32], x: Array) -> Array:
 
 
 def _conjugate_gradients(P: Product, C: Product, rhs: Array, accuracy: float) -> Array | None:
-    """(I + C P) u = rhs in the inner product of P, stopped at ``accuracy`` or at negative curvature."""
-    u, r = np.zeros_like(rhs), rhs.copy()
+    """(I + C P) u = rhs, which is overwritten, in the inner product of P, until ``accuracy`` or negative curvature."""
+    u, r = np.zeros_like(rhs), rhs
     p, Pp = np.zeros_like(rhs), np.zeros_like(rhs)
     rho_before, rho_first = 1.0, 0.0
     for k in range(MOST_PRODUCTS):
