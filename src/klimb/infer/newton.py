@@ -263,8 +263,8 @@ class Mixer:
     """Combines the last states so that their combined residual is least.
 
     The weights sum to one. The combination has the same form as a natural step from a single state: a target gamma, a
-    mean m and a slope alpha there, so that it costs one factorisation as well. Of all states but the last the steps to
-    the next one are kept, for long data in single precision, which is as exact as the rest where steps are small.
+    mean m and a slope alpha there, so that it costs one factorisation as well. Of all states but the last only steps to
+    the next one are kept, for long data in single precision: relative to a step, so that nothing is lost at the end.
     """
 
     def __init__(self, memory: int) -> None:

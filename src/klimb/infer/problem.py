@@ -15,7 +15,6 @@ from klimb.sites.base import Expectation, Site
 ROUNDING = 64 * np.finfo(float).eps  # of sums of N terms: what a bound may lose without having gone down
 BLOCK = 16_384  # sites whose integrals are found together: what they take on the way is no longer than this
 SITE_WORK = 16  # columns of a design whose sums take as long as the integral of a site
-NOTHING: Array = np.zeros(0)
 QUADRATURE = 1e-12  # error of the expectation of a datum with several latent values, which is a sum over nodes
 
 
@@ -162,7 +161,7 @@ class Problem:
         noise = ROUNDING * sum(abs(term) for term in terms) + np.finfo(float).eps * loose + 0.5 * factor.log_det_error
         coupled = None if self.site.separable else latent
         noise += 0.0 if coupled is None else QUADRATURE * len(e.value)
-        e = e._replace(value=NOTHING)  # a vector of all sites that nobody asks for again
+        e = e._replace(value=np.zeros(0))  # a vector of all sites that nobody asks for again
         return State(a, factor, m, v, e, kl, bound, objective, noise, _stationarity(a, factor.gamma, v, e), coupled,
                      bound_error=0.5 * factor.log_det_error)
 

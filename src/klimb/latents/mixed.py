@@ -9,7 +9,6 @@ because no row belongs to two levels. Levels are eliminated first, each by itsel
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
@@ -21,7 +20,7 @@ from klimb.latents.arrow import ArrowRows, ArrowWeights, LevelPosterior, own_var
 from klimb.latents.base import Factor, Latent, Posterior, checked_outputs, factor_of, sites_of, variances_at
 from klimb.latents.coordinates import LARGEST_DENSE, Coordinates, WeightCoordinates
 from klimb.latents.costs import Option, Shape, arrow
-from klimb.latents.linear import LinearParts, WeightPrior
+from klimb.latents.linear import LinearParts, WeightPrior, dense_rows
 from klimb.latents.shocks import Shocks
 from klimb.linalg.matrix import DenseDesign
 from klimb.numerics.arrays import Array, as_float, slices
@@ -39,22 +38,10 @@ FEW = 20_000  # numbers up to which sums over levels column by column cost less 
 BLOCK = 65_536  # rows of which that is made at a time
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class LevelRows:
-    """Rows sorted by level, so that sums over a level are sums over a run."""
-
-    order: npt.NDArray[np.intp]  # original position of each sorted row
-    level: npt.NDArray[np.intp]  # level of each sorted row
-    starts: npt.NDArray[np.intp]  # where the runs begin
-    present: npt.NDArray[np.intp]  # level of each run
-
-    @classmethod
-    def sort(cls, codes: npt.NDArray[np.intp], n_levels: int) -> LevelRows:
-        order = np.argsort(codes.astype(np.uint16) if n_levels <= 1 << 16 else codes, kind="stable")  # a radix sort
-        level = codes[order]
-        starts = np.flatnonzero(np.diff(level, prepend=-1))
-        return cls(order, level, starts, level[starts])
+def sorted_by_level(codes: npt.NDArray[np.intp], n_levels: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """The order of rows by their levels, and where the runs of the levels that occur begin in it."""
+    order = np.argsort(codes.astype(np.uint16) if n_levels <= 1 << 16 else codes, kind="stable")  # a radix sort
+    return order, np.flatnonzero(np.diff(codes[order], prepend=-1))
 
 
 def level_sums(codes: npt.NDArray[np.intp], n_levels: int, weights: Array, columns: Array) -> Array:
@@ -79,15 +66,13 @@ class MixedFactor(Factor):
         self.gamma = gamma
         self._latent = latent
         X, R, values = latent.shared, latent.group_root, latent.values
-        weighed = [gamma * value for value in values.T]
-        D = np.stack([latent.level_sums(w, values) for w in weighed], axis=1)
-        C = np.stack([latent.level_sums(w, X.values) for w in weighed], axis=1)  # (L, k, B)
-        del weighed
-        D, C, gram = times_left(R.T, D) @ R, times_left(R.T, C), latent.prior.whiten(X.weighted_gram(gamma))
-        self.D_inverse, self.T, self.root, self.logdet = eliminated(D, latent.whitened_rows(C), gram)
+        D, C = (np.stack([latent.level_sums(gamma * value, part) for value in values.T], axis=1)
+                for part in (values, X.values))  # (L, k, k) and (L, k, B)
+        gram = latent.prior.whiten(X.weighted_gram(gamma))
+        self.D_inverse, self.T, self.root, self.logdet = eliminated(R.T @ D @ R, latent.whitened_rows(R.T @ C), gram)
         # In units of the weights: how w follows its shocks, how levels follow those, and levels given them.
         self.to_root = latent.prior.root_times(np.ascontiguousarray(self.root))
-        self.pull, self.level_cov = times_left(R, self.T @ self.root), times_left(R, self.D_inverse) @ R.T
+        self.pull, self.level_cov = R @ (self.T @ self.root), R @ self.D_inverse @ R.T
 
     def residual_rows(self, rows: slice) -> Array:
         """(z_i - T_l't_i)' root, z_i whitened: what is left of rows once their level's own coefficients are known."""
@@ -128,8 +113,8 @@ class MixedFactor(Factor):
         rest = self.residual_rows(slice(None))
         V = rest @ rest.T
         own = np.einsum("ij,ijk->ik", latent.values, self.level_cov[latent.codes])
-        by_level = LevelRows.sort(latent.codes, latent.n_levels)
-        for rows in np.split(by_level.order, by_level.starts[1:]):
+        order, starts = sorted_by_level(latent.codes, latent.n_levels)
+        for rows in np.split(order, starts[1:]):
             V[np.ix_(rows, rows)] += own[rows] @ latent.values[rows].T
         return np.asarray(V)
 
@@ -197,9 +182,8 @@ class Mixed(LevelLatent):
         matrix = as_float(X, "X", ndim=2)
         N = len(matrix)
         require(N, "X must have at least one row", f"shape {matrix.shape}", "Pass some data.")
-        level, count, t = checked_levels(codes, values, N, n_levels)
+        self.codes, self.n_levels, self.values = checked_levels(codes, values, N, n_levels)
         self.n_outputs = checked_outputs(n_outputs, N)
-        self.codes, self.n_levels, self.values = level, count, t
         self._build(matrix, mean, cov, group_cov, variances_at(slack, (N,), "slack"))
 
     def _build(self, X: Array, mean: Any, cov: Any, group_cov: Any, slack: Array, before: Mixed | None = None) -> None:
@@ -296,23 +280,20 @@ class Mixed(LevelLatent):
 
     def design(self) -> Array:
         t = self.values @ self.group_root
-        levels = np.zeros((self.n_sites, self.n_levels, t.shape[1]))
-        levels[np.arange(self.n_sites), self.codes] = t
-        return np.hstack([self.whitened_rows(self.X), levels.reshape(self.n_sites, -1)])
+        return np.asarray(dense_rows(self.whitened_rows(self.X), self.codes, t, self.n_levels))
 
     def coordinates(self, posterior: Posterior) -> Coordinates:
-        q, (n, k) = self.detach(posterior), self.values.shape
+        q, (n, k), B = self.detach(posterior), self.values.shape, self.X.shape[1]
         at = self.codes[:, None] * k + np.arange(k)
         levels = scipy_sparse.csr_array((self.values.ravel(), at.ravel(), np.arange(n + 1) * k),
                                         shape=(n, q.level_mean.size))
-        B = len(q.shared)
         return WeightCoordinates(q, [(self.X, slice(0, B)), (levels, slice(B, None))], n * (B + 2 * k) + q.pull.size)
 
     def shocks(self, posterior: Posterior) -> Shocks | None:
         if self.n_outputs > 1 or self.slack.any() or not posterior.spread:
             return None
-        rows = LevelRows.sort(self.codes, self.n_levels)
-        return Shocks.of_levels(self.detach(posterior), self.X, self.values, rows)
+        rows = ArrowRows(self.X, self.codes, self.values)
+        return Shocks.of_levels(self.detach(posterior), rows, *sorted_by_level(self.codes, self.n_levels))
 
     def draw(self, rng: np.random.Generator) -> tuple[Array, Array]:
         slack = np.sqrt(self.slack) * rng.standard_normal(self.n_sites)
@@ -321,11 +302,6 @@ class Mixed(LevelLatent):
         shared = self.prior.mean + self.prior.root_times(u[:B, None])[:, 0]
         levels = u[B:].reshape(self.n_levels, -1) @ self.group_root.T
         return np.concatenate([shared, levels.ravel()]), self.mean + design @ u + slack
-
-
-def times_left(R: Array, blocks: Array) -> Array:
-    """R times each of the blocks."""
-    return np.asarray(R[0, 0] * blocks if R.size == 1 else R @ blocks)
 
 
 def eliminated(D: Array, C: Array, gram: Array) -> tuple[Array, Array, Array, float]:

@@ -181,8 +181,7 @@ def marginal_covariances(A: Array, C: Array) -> Array:
 class Bidiagonal:
     """D, unit diagonal with -A_k below it, for transitions (s, s, n): solves are recursions along the chain.
 
-    Bands of long chains are made in the cache where they are used, `TIMES` states at a time: they are twice as large as
-    the transitions, and to read them would take as long.
+    Bands, twice as large as the transitions, are made where long chains use them, `TIMES` states at a time.
     """
 
     def __init__(self, transition: Array) -> None:
@@ -209,13 +208,10 @@ class Bidiagonal:
         done = np.zeros((s, flat.shape[1]))
         for block in reversed(self._blocks) if transpose else self._blocks:
             own, first = slice(s * block.start, s * block.stop), self._A[..., block.start]
-            x = flat[own].copy()  # and what the state before the block, or after it, adds
-            if transpose:
-                x[-s:] += done
-            else:
-                x[:s] += first @ done
+            x = flat[own].copy()
+            x[slice(-s, None) if transpose else slice(0, s)] += done if transpose else first @ done
             out[own] = x = solve_band(self._band(block, space), x, transpose=transpose, unit=True)
-            done = first.T @ x[:s] if transpose else x[-s:]
+            done = first.T @ x[:s] if transpose else x[-s:]  # what the next block has of this one
         return out.reshape(rhs.shape)
 
 

@@ -54,7 +54,7 @@ class Squares:
 
     @classmethod
     def of(cls, model: LinearModel, data: Observed) -> Squares | None:
-        """Of the rows of a model; None where they are not few, and not sorted by level, or have other noise."""
+        """Of the rows of a model; None where they are not few, and have no level each, or other noise."""
         rows = model.fitted_rows()
         few = rows.stands_for or model.form == "Mixed"
         if not few or model.passes is not None or not by_squares(model, data):
@@ -67,9 +67,7 @@ class Squares:
         """X'W(y - X mean), and the same by level."""
         if self._pull is None or not np.array_equal(self._pull[0], mean):
             rest = self._counts * (self._y - self._X @ mean)
-            L = len(self._levels)
-            levels = level_sums(self._codes, L, rest, self._Z) if L else np.zeros((0, 0))
-            self._pull = mean, self._X.T @ rest, levels
+            self._pull = mean, self._X.T @ rest, level_sums(self._codes, len(self._levels), rest, self._Z)
         return self._pull[1:]
 
     def _in_units(self, model: LinearModel) -> tuple[WeightPrior, Array, Array]:

@@ -102,9 +102,8 @@ class Group(Term):
         return np.where(known[place] == asked, place, UNSEEN)
 
     def block(self, source: Source) -> Coded:
-        alone = self.effects == ((),)  # an intercept: nothing is stored for it
-        values = np.broadcast_to(1.0, (source.n, 1)) if alone else design(self.effects, self.used, source)
-        return self.settled(Coded(self.codes(source), np.asarray(values), self.n_levels))
+        own = np.broadcast_to(1.0, (source.n, 1)) if self.effects == ((),) else design(self.effects, self.used, source)
+        return self.settled(Coded(self.codes(source), np.asarray(own), self.n_levels))
 
     def settled(self, block: Coded) -> Coded:
         return replace(block, values=block.values @ self.mix) if self.mix.size else block

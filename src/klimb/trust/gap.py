@@ -93,17 +93,12 @@ def _third_moments(coordinates: Coordinates, sites: Index, c: Array) -> tuple[Ar
     """Z' at some ``sites``, and sum_i c_i V_ij^3 there: block by block, as covariances with all sites may be many."""
     wanted = np.zeros(len(sites))
 
-    def unit(rows: slice, d: Array) -> Array:
-        out, (first, last) = np.zeros_like(d), np.searchsorted(sites, (rows.start, rows.stop))
-        out[np.arange(first, last), sites[first:last] - rows.start] = 1.0
-        return out
-
     def cubed(rows: slice, d: Array) -> Array:
-        nonlocal wanted
-        wanted += (d**2 * d) @ c[rows]  # a power of three takes ten times as long
+        wanted[:] += (d**2 * d) @ c[rows]  # a power of three takes ten times as long
         return np.zeros_like(d)
 
-    found = coordinates.sweep(np.zeros((len(sites), coordinates.dim)), unit)
+    found = coordinates.sweep(np.zeros((len(sites), coordinates.dim)), lambda rows, d: np.equal.outer(
+        sites, np.arange(rows.start, rows.stop)).astype(np.float64))
     coordinates.sweep(found, cubed)
     return found, wanted
 
