@@ -140,6 +140,7 @@ def infer(latent: Latent, site: Site, y: Any, *, step: Step | None = None, tol: 
             problem.start = None
             return Result(far.posterior(state), state.bound, status, history, tuple(notes), problem, state.bound_error)
         before, start = list(history.iterations), far.posterior(state)
+        del far, state  # with vectors of all sites that the rest need not hold
         callback = (lambda row: False) if status is Status.STOPPED else callback
         problem = Problem(latent, site, y, start)
     state, status, history, notes = run(problem, rule, tol, max_iter, callback, before[:-1])

@@ -220,10 +220,12 @@ def _natural(problem: Problem, state: State, notes: list[str]) -> Move | None:
 
 def _anderson(problem: Problem, state: State, mixer: Mixer) -> Move | None:
     """The natural step from the best combination of the last states."""
-    gamma, a, m, residual = mixer.combine()
+    gamma, alpha, moved = mixer.combine()
     if problem.site.log_concave:  # stay inside the cone, near what single states ask for
         gamma = np.maximum(gamma, 0.1 * np.minimum(state.gamma, state.expectation.gamma))
-    return _tried(state, lambda: problem.towards(gamma, (a, m, residual)), "anderson")
+    residual = [state.a + alpha - gamma * moved]  # of the sites (gamma, gamma m - alpha), seen from the last state
+    del alpha, moved  # vectors of all sites, as the residual is
+    return _tried(state, lambda: problem.towards(gamma, state.a, state.m, residual.pop()), "anderson")
 
 
 def _local(problem: Problem, state: State) -> Move | None:

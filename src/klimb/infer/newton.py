@@ -14,7 +14,6 @@ For a site that couples several latent values per datum, C has a block per datum
 (alpha - q.gamma m, -gamma) along (dm, dv). The site knows the block, or a difference of the oracle stands in for it.
 """
 
-from collections.abc import Iterable
 from functools import partial
 from typing import Any, NamedTuple, final
 
@@ -82,7 +81,8 @@ class Linearised:
         if size == 0.0:
             return None
         kind = np.float32 if self._least > 0.0 else np.float64
-        u = _conjugate_gradients(self.P, self.C, (rhs / size).astype(kind), min(max(wanted, self._least), LOOSE))
+        rhs = (rhs / size).astype(kind, copy=False)
+        u = _conjugate_gradients(self.P, self.C, rhs, min(max(wanted, self._least), LOOSE))
         return None if u is None else size * u.astype(float)
 
 
@@ -232,8 +232,8 @@ def _symmetric(scale: float, lower: npt.NDArray[np.float32], x: Array) -> Array:
 
 
 def _conjugate_gradients(P: Product, C: Product, rhs: Array, accuracy: float) -> Array | None:
-    """(I + C P) u = rhs in the inner product of P, stopped at ``accuracy`` or at negative curvature."""
-    u, r = np.zeros_like(rhs), rhs.copy()
+    """(I + C P) u = rhs, which is overwritten, in the inner product of P, until ``accuracy`` or negative curvature."""
+    u, r = np.zeros_like(rhs), rhs
     p, Pp = np.zeros_like(rhs), np.zeros_like(rhs)
     rho_before, rho_first = 1.0, 0.0
     for k in range(MOST_PRODUCTS):
@@ -260,42 +260,47 @@ def _conjugate_gradients(P: Product, C: Product, rhs: Array, accuracy: float) ->
 
 @final
 class Mixer:
-    """Keeps the last states and combines them so that their combined residual is least.
+    """Combines the last states so that their combined residual is least.
 
     The weights sum to one. The combination has the same form as a natural step from a single state: a target gamma, a
-    mean (a, m) and its residual, so that it costs one factorisation as well.
+    mean m and a slope alpha there, so that it costs one factorisation as well. Of all states but the last only steps to
+    the next one are kept, for long data in single precision: relative to a step, so that nothing is lost at the end.
     """
 
     def __init__(self, memory: int) -> None:
         self._memory = memory
-        self._traces: list[tuple[Array, ...]] = []
+        self._residuals: list[tuple[Array, Array]] = []  # of means and of gammas, at some sites
+        self._steps: list[list[Array]] = []  # of target gammas, slopes and means from each state to the next
+        self._last: tuple[Array, ...] = ()
         self._v: Array = np.zeros(0)  # of the last state, at some sites: the scale of the residuals
 
     def add(self, state: State) -> None:
-        # Where the natural step would go, the mean, and what residuals need; not the factor, often an n x n matrix.
-        self._some = slice(None, None, max(len(state.v) // ENOUGH, 1))
-        trace = (state.expectation.gamma, state.a, state.m, state.expectation.alpha,
-                 state.gamma[self._some] - state.expectation.gamma[self._some])
-        self._traces, self._v = [*self._traces, trace][-self._memory :], state.v[self._some].copy()
+        e, some = state.expectation, slice(None, None, max(len(state.v) // ENOUGH, 1))
+        here, kept = (e.gamma, e.alpha, state.m), np.float32 if len(state.v) > ENOUGH else np.float64
+        with np.errstate(over="ignore"):
+            if self._last:
+                self._steps.append([(new - old).astype(kept) for new, old in zip(here, self._last, strict=True)])
+            self._residuals.append(((state.a[some] + e.alpha[some]).astype(kept),
+                                    (state.gamma[some] - e.gamma[some]).astype(kept)))
+        self._last, self._v = here, state.v[some]
+        del self._residuals[: -self._memory], self._steps[: 1 - self._memory]
 
     def restart(self) -> None:
         """Forget all but the last state."""
-        self._traces = self._traces[-1:]
+        self._residuals, self._steps = self._residuals[-1:], []
 
     def __len__(self) -> int:
-        return len(self._traces)
+        return len(self._residuals)
 
-    def combine(self) -> tuple[Array, Array, Array, Array]:
-        """(target gamma, a, m, residual of a) of the best combination."""
-        v, sd, some = self._v, np.sqrt(self._v), self._some
-        weights = anderson_weights(np.stack([np.concatenate([sd * (a[some] + alpha[some]), v * of_gamma])
-                                             for _, a, _, alpha, of_gamma in self._traces]))
-
-        def mixed(parts: Iterable[Array]) -> Array:
-            return np.asarray(sum(c * part for c, part in zip(weights, parts, strict=True)))
-
-        gamma, mean, m, alpha, _ = zip(*self._traces, strict=True)
-        return mixed(gamma), mixed(mean), mixed(m), mixed(a + slope for a, slope in zip(mean, alpha, strict=True))
+    def combine(self) -> tuple[Array, Array, Array]:
+        """Target gamma and slope of the best combination, and its mean less that of the last state."""
+        sd = np.sqrt(self._v)
+        weights = anderson_weights(np.stack([np.concatenate([sd * of_mean, self._v * of_gamma])
+                                             for of_mean, of_gamma in self._residuals]))
+        # sum_i c_i x_i = x - sum_j (c_1 + ... + c_j) s_j, s_j being the step from x_j to x_(j + 1) and x the last.
+        away = [-sum(share * step for share, step in zip(np.cumsum(weights)[:-1], steps, strict=True))
+                for steps in zip(*self._steps, strict=True)]
+        return self._last[0] + away[0], self._last[1] + away[1], away[2]
 
 
 def anderson_weights(residuals: Array) -> Array:

@@ -13,7 +13,7 @@ from klimb.numerics.dense import shares, together
 from klimb.sites.base import Expectation, Site
 
 ROUNDING = 64 * np.finfo(float).eps  # of sums of N terms: what a bound may lose without having gone down
-BLOCK = 65_536  # sites whose integrals are found together: what they take on the way is no longer than this
+BLOCK = 16_384  # sites whose integrals are found together: what they take on the way is no longer than this
 SITE_WORK = 16  # columns of a design whose sums take as long as the integral of a site
 QUADRATURE = 1e-12  # error of the expectation of a datum with several latent values, which is a sum over nodes
 
@@ -161,6 +161,7 @@ class Problem:
         noise = ROUNDING * sum(abs(term) for term in terms) + np.finfo(float).eps * loose + 0.5 * factor.log_det_error
         coupled = None if self.site.separable else latent
         noise += 0.0 if coupled is None else QUADRATURE * len(e.value)
+        e = e._replace(value=np.zeros(0))  # a vector of all sites that nobody asks for again
         return State(a, factor, m, v, e, kl, bound, objective, noise, _stationarity(a, factor.gamma, v, e), coupled,
                      bound_error=0.5 * factor.log_det_error)
 
@@ -183,17 +184,16 @@ class Problem:
         """gamma <- (1 - t) q.gamma + t e.gamma and a <- a - t (I + G K)^-1 (a + alpha), t = ``step``."""
         target = state.expectation.gamma if rule == "natural" else np.maximum(state.expectation.gamma, 0.0)
         gamma = target if step == 1.0 else (1 - step) * state.gamma + step * target
-        return self.towards(gamma, (state.a, state.m, state.mean_residual), step)
+        return self.towards(gamma, state.a, state.m, state.mean_residual, step)
 
-    def towards(self, gamma: Array, mean: tuple[Array, Array, Array], step: float = 1.0) -> State:
-        """The state at ``gamma`` with the mean (a, m, a + alpha) moved under the new precision: one factorisation."""
+    def towards(self, gamma: Array, a: Array, m: Array, residual: Array, step: float = 1.0) -> State:
+        """The state at ``gamma`` with the mean (a, m) moved under the new precision: one factorisation."""
         if not np.isfinite(gamma).all():
             raise NotPositiveDefiniteError("a precision is not finite")
-        a, m, residual = mean
         factor = self.factor(gamma)
         da, dm = factor.solve(residual)
         a, m = a - step * da, m - step * dm
-        del mean, residual, da, dm  # vectors of all sites, while the oracle runs
+        del residual, da, dm  # vectors of all sites, while the oracle runs
         return self.state(a, m, factor)
 
     def posterior(self, state: State, *, spread: bool = True) -> Posterior:

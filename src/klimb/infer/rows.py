@@ -30,6 +30,7 @@ from klimb.infer.problem import ROUNDING
 from klimb.infer.result import Result, Status
 from klimb.latents.base import Posterior
 from klimb.latents.linear import WeightPrior
+from klimb.latents.mixed import level_sums
 from klimb.latents.weights import Weights
 from klimb.latents.weights_posterior import DenseWeights
 from klimb.linalg.matrix import ColumnDesign, DenseDesign
@@ -113,15 +114,10 @@ def sums_of(X: Array, codes: npt.NDArray[np.intp], values: Array, slope: Array, 
     if not k or not len(X):
         return SiteSums(value, size, X.T @ slope, gram, np.zeros((0, k)), np.zeros((0, k, B)), np.zeros((0, k, k)),
                         slopes, np.zeros(0, dtype=np.intp))
-    order = np.argsort(codes, kind="stable")
-    level = codes[order]
-    starts = np.flatnonzero(np.diff(level, prepend=-1))
-    t, pulled = values[order], slope[order, None] * values[order]
-    weighed = gamma[order, None] * t
-    cross = np.stack([np.add.reduceat(weighed[:, j, None] * X[order], starts, axis=0) for j in range(k)], axis=1)
-    own = np.add.reduceat(weighed[:, :, None] * t[:, None, :], starts, axis=0)
-    return SiteSums(value, size, X.T @ slope, gram, np.add.reduceat(pulled, starts, axis=0), cross, own, slopes,
-                    level[starts])
+    present, level = np.unique(codes, return_inverse=True)
+    by_level = partial(level_sums, level, len(present))
+    cross, own = (np.stack([by_level(gamma * t, part) for t in values.T], axis=1) for part in (X, values))
+    return SiteSums(value, size, X.T @ slope, gram, by_level(slope, values), cross, own, slopes, present)
 
 
 def few_rows(sums: SiteSums) -> tuple[Array, npt.NDArray[np.intp], Array, Array]:

@@ -201,7 +201,7 @@ class ArrowWeights(LevelPosterior):
             return np.asarray(root_block_covariance(pull, k) + self.level_cov[levels].sum(axis=0))
         return super().block_covariance(at, k)
 
-    def _seen(self, L: ArrowRows, rows: slice) -> tuple[Array, Array, Index]:
+    def seen(self, L: ArrowRows, rows: slice) -> tuple[Array, Array, Index]:
         """How rows move with e, their values (0 for levels never seen) and a level of each."""
         codes = L.codes[rows]
         t = np.where((codes >= 0)[:, None], L.values[rows], 0.0)
@@ -216,7 +216,7 @@ class ArrowWeights(LevelPosterior):
         m, v = np.empty(len(L.X)), np.empty(len(L.X))
         with threads_for(len(self.shared)):
             for rows in row_blocks(len(m), 2 * max(len(self.shared), 1)):
-                moved, t, at = self._seen(L, rows)
+                moved, t, at = self.seen(L, rows)
                 m[rows] = L.X[rows] @ self.shared
                 v[rows] = np.einsum("ij,ij->i", moved, moved)
                 if len(self.level_mean):
@@ -226,7 +226,7 @@ class ArrowWeights(LevelPosterior):
 
     def joint(self, L: ArrowRows, rest: Any = 0.0) -> tuple[Array, Array]:
         with threads_for(len(self.shared)):
-            moved, t, at = self._seen(L, slice(0, len(L.X)))
+            moved, t, at = self.seen(L, slice(0, len(L.X)))
             m, V = L.X @ self.shared, moved @ moved.T
             if len(self.level_mean):
                 m += np.einsum("ik,ik->i", t, self.level_mean[at])
@@ -234,7 +234,7 @@ class ArrowWeights(LevelPosterior):
         return m, with_rest(V, rest)
 
     def covariance_with(self, L: ArrowRows, at: slice) -> Array:
-        moved, _, _ = self._seen(L, slice(0, len(L.X)))
+        moved, _, _ = self.seen(L, slice(0, len(L.X)))
         return np.asarray(moved @ self.root[at].T)
 
     @classmethod

@@ -9,7 +9,6 @@ because no row belongs to two levels. Levels are eliminated first, each by itsel
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
@@ -21,10 +20,10 @@ from klimb.latents.arrow import ArrowRows, ArrowWeights, LevelPosterior, own_var
 from klimb.latents.base import Factor, Latent, Posterior, checked_outputs, factor_of, sites_of, variances_at
 from klimb.latents.coordinates import LARGEST_DENSE, Coordinates, WeightCoordinates
 from klimb.latents.costs import Option, Shape, arrow
-from klimb.latents.linear import LinearParts, WeightPrior
+from klimb.latents.linear import LinearParts, WeightPrior, dense_rows
 from klimb.latents.shocks import Shocks
 from klimb.linalg.matrix import DenseDesign
-from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.arrays import Array, as_float, slices
 from klimb.numerics.dense import (
     check_symmetric,
     cholesky,
@@ -35,35 +34,28 @@ from klimb.numerics.dense import (
 )
 from klimb.numerics.lazy import scipy_sparse
 
+FEW = 20_000  # numbers up to which sums over levels column by column cost less than a sparse matrix
+BLOCK = 65_536  # rows of which that is made at a time
 
-@final
-@dataclass(frozen=True, eq=False)
-class LevelRows:
-    """Rows sorted by level, so that sums over a level are sums over a run."""
 
-    order: npt.NDArray[np.intp]  # original position of each sorted row
-    level: npt.NDArray[np.intp]  # level of each sorted row
-    starts: npt.NDArray[np.intp]  # where the runs begin
-    present: npt.NDArray[np.intp]  # level of each run
-    n_levels: int
+def sorted_by_level(codes: npt.NDArray[np.intp], n_levels: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """The order of rows by their levels, and where the runs of the levels that occur begin in it."""
+    order = np.argsort(codes.astype(np.uint16) if n_levels <= 1 << 16 else codes, kind="stable")  # a radix sort
+    return order, np.flatnonzero(np.diff(codes[order], prepend=-1))
 
-    @classmethod
-    def sort(cls, codes: npt.NDArray[np.intp], n_levels: int) -> LevelRows:
-        order = np.argsort(codes, kind="stable")
-        level = codes[order]
-        starts = np.flatnonzero(np.diff(level, prepend=-1))
-        return cls(order, level, starts, level[starts], n_levels)
 
-    def sums(self, rows: Array) -> Array:
-        """Sums over levels of sorted rows, one entry per level; 0 for a level without rows."""
-        out = np.zeros((self.n_levels, *rows.shape[1:]))
-        out[self.present] = np.add.reduceat(rows, self.starts, axis=0)
+def level_sums(codes: npt.NDArray[np.intp], n_levels: int, weights: Array, columns: Array) -> Array:
+    """Sums over the rows of every level of ``weights`` times ``columns`` (n, B): (L, B); 0 for a level without rows."""
+    out = np.zeros((n_levels, columns.shape[1]))
+    if columns.size <= FEW or columns.shape[1] == 1:
+        for j, column in enumerate(columns.T):
+            out[:, j] = np.bincount(codes, weights * column, n_levels)
         return out
-
-    def unsort(self, values: Array) -> Array:
-        out = np.empty_like(values)
-        out[self.order] = values
-        return out
+    for rows in slices(len(codes), max(BLOCK, n_levels)):
+        n = len(codes[rows])
+        place = scipy_sparse.csc_array((weights[rows], codes[rows], np.arange(n + 1)), shape=(n_levels, n))
+        out += place @ columns[rows]
+    return out
 
 
 @final
@@ -73,29 +65,30 @@ class MixedFactor(Factor):
     def __init__(self, latent: Mixed, gamma: Array) -> None:
         self.gamma = gamma
         self._latent = latent
-        rows, X, t = latent.rows, latent.shared, latent.t
-        g = gamma[rows.order]
-        k = t.shape[1]
-        D = rows.sums((g[:, None] * t)[:, :, None] * t[:, None, :])
-        C = np.stack([rows.sums((g * t[:, j])[:, None] * X.values) for j in range(k)], axis=1)  # (L, k, B)
-        self.D_inverse, self.T, self.root, self.logdet = eliminated(D, latent.whitened_rows(C),
-                                                                    latent.prior.whiten(X.weighted_gram(g)))
-        self._to_root, self._pull = latent.prior.root_times(np.ascontiguousarray(self.root)), self.T @ self.root
+        X, R, values = latent.shared, latent.group_root, latent.values
+        D, C = (np.stack([latent.level_sums(gamma * value, part) for value in values.T], axis=1)
+                for part in (values, X.values))  # (L, k, k) and (L, k, B)
+        gram = latent.prior.whiten(X.weighted_gram(gamma))
+        self.D_inverse, self.T, self.root, self.logdet = eliminated(R.T @ D @ R, latent.whitened_rows(R.T @ C), gram)
+        # In units of the weights: how w follows its shocks, how levels follow those, and levels given them.
+        self.to_root = latent.prior.root_times(np.ascontiguousarray(self.root))
+        self.pull, self.level_cov = R @ (self.T @ self.root), R @ self.D_inverse @ R.T
 
-    def residual_rows(self, X: Array, t: Array, level: npt.NDArray[np.intp]) -> Array:
+    def residual_rows(self, rows: slice) -> Array:
         """(z_i - T_l't_i)' root, z_i whitened: what is left of rows once their level's own coefficients are known."""
-        U = X @ self._to_root
-        for j in range(t.shape[1]):
-            U -= t[:, j, None] * self._pull[level, j]
+        latent = self._latent
+        U, values, level = latent.X[rows] @ self.to_root, latent.values[rows], latent.codes[rows]
+        for j in range(values.shape[1]):
+            U -= values[:, j, None] * self.pull[level, j]
         return np.asarray(U)
 
     def variances(self) -> Array:
         latent = self._latent
         v = np.empty(latent.n_sites)
-        for block in row_blocks(latent.n_sites, 2 * latent.X.shape[1]):
-            t, level = latent.values[block] @ latent.group_root, latent.rows.level[block]
-            rest = self.residual_rows(latent.X[block], t, level)
-            v[latent.rows.order[block]] = np.einsum("ij,ij->i", rest, rest) + own_variances(t, self.D_inverse, level)
+        for rows in row_blocks(latent.n_sites, 2 * latent.X.shape[1]):
+            rest = self.residual_rows(rows)
+            v[rows] = np.einsum("ij,ij->i", rest, rest)
+            v[rows] += own_variances(latent.values[rows], self.level_cov, latent.codes[rows])
         return v
 
     def solve_weights(self, b: Array) -> tuple[Array, Array]:
@@ -117,15 +110,13 @@ class MixedFactor(Factor):
         latent = self._latent
         if latent.n_outputs > 1 and latent.n_sites > LARGEST_DENSE:  # Newton directions for coupled outputs ask for it
             return None
-        level, t = latent.rows.level, latent.t
-        rest = self.residual_rows(latent.X, t, level)
+        rest = self.residual_rows(slice(None))
         V = rest @ rest.T
-        own = np.einsum("ij,ijk->ik", t, self.D_inverse[level])
-        for begin, end in zip(latent.rows.starts, [*latent.rows.starts[1:], len(level)], strict=True):
-            V[begin:end, begin:end] += own[begin:end] @ t[begin:end].T
-        out = np.empty_like(V)
-        out[np.ix_(latent.rows.order, latent.rows.order)] = V
-        return out
+        own = np.einsum("ij,ijk->ik", latent.values, self.level_cov[latent.codes])
+        order, starts = sorted_by_level(latent.codes, latent.n_levels)
+        for rows in np.split(order, starts[1:]):
+            V[np.ix_(rows, rows)] += own[rows] @ latent.values[rows].T
+        return np.asarray(V)
 
 
 class LevelLatent(Latent):
@@ -191,61 +182,57 @@ class Mixed(LevelLatent):
         matrix = as_float(X, "X", ndim=2)
         N = len(matrix)
         require(N, "X must have at least one row", f"shape {matrix.shape}", "Pass some data.")
-        level, count, t = checked_levels(codes, values, N, n_levels)
-        rows = LevelRows.sort(level, count)
+        self.codes, self.n_levels, self.values = checked_levels(codes, values, N, n_levels)
         self.n_outputs = checked_outputs(n_outputs, N)
-        self._build(rows, matrix[rows.order], t[rows.order], mean, cov, group_cov, variances_at(slack, (N,), "slack"))
+        self._build(matrix, mean, cov, group_cov, variances_at(slack, (N,), "slack"))
 
-    def _build(self, rows: LevelRows, X: Array, values: Array, mean: Any, cov: Any, group_cov: Any,
-               slack: Array, before: Mixed | None = None) -> None:
-        """From rows sorted by level (``slack`` in the original order); ``before`` has the same rows and columns."""
-        self.rows, self.X, self.values = rows, X, values
+    def _build(self, X: Array, mean: Any, cov: Any, group_cov: Any, slack: Array, before: Mixed | None = None) -> None:
+        """``before`` has the same rows and columns."""
         self.shared: DenseDesign = DenseDesign(X) if before is None else before.shared
-        self.n_sites, self.slack = len(X), slack
-        k = values.shape[1]
+        self.X, self.n_sites, self.slack = self.shared.values, len(X), slack
         self.prior = WeightPrior(mean, cov, X.shape[1])
-        self.group_root = group_root(group_cov, k)
-        self.n_weights = X.shape[1] + rows.n_levels * k
+        self.group_root = group_root(group_cov, self.values.shape[1])
+        self.n_weights = X.shape[1] + self.n_levels * self.values.shape[1]
         self.dense_size = X.shape[1]
         if before is not None and np.array_equal(before.prior.mean, self.prior.mean):
             self.mean = before.mean
         else:
-            self.mean = rows.unsort(X @ self.prior.mean) if self.prior.mean.any() else np.zeros(self.n_sites)
+            self.mean = X @ self.prior.mean if self.prior.mean.any() else np.zeros(self.n_sites)
 
-    def with_prior(self, mean: Any, cov: Any, group_cov: Any, *, X: Array | None = None,
-                   slack: Array | None = None) -> Mixed:
-        """The same rows under another prior; ``X`` (in the original order) and ``slack`` may change too."""
+    def with_prior(self, mean: Any, cov: Any, group_cov: Any, *, X: Array | None = None, slack: Array | None = None,
+                   rows: Any = None) -> Mixed:
+        """The same rows, or some of them, under another prior; ``X`` and ``slack`` may change too."""
         new = Mixed.__new__(Mixed)
-        new.n_outputs = self.n_outputs
-        new._build(self.rows, self.X if X is None else X[self.rows.order], self.values, mean, cov, group_cov,
-                   self.slack if slack is None else slack, self if X is None else None)
+        new.n_outputs, new.n_levels, new.codes, new.values = self.n_outputs, self.n_levels, self.codes, self.values
+        if rows is not None:
+            new.codes, new.values = self.codes[rows], self.values[rows]
+        new._build(self.X if X is None else X, mean, cov, group_cov, self.slack if slack is None else slack,
+                   self if X is None else None)
         return new
 
     def whitened_rows(self, X: Array) -> Array:
         """Rows over the shared columns in coordinates where the prior is standard."""
         return np.asarray(X * self.prior.root if self.prior.root.ndim == 1 else X @ self.prior.root)
 
-    @property
-    def t(self) -> Array:
-        """The values of levels in whitened coordinates; made when asked for, as many latents of large data may live."""
-        root = self.group_root
-        return np.asarray(self.values * root if root.size == 1 else self.values @ root)
+    def level_sums(self, weights: Array, columns: Array) -> Array:
+        """Sums over levels of ``weights`` times ``columns``."""
+        return level_sums(self.codes, self.n_levels, weights, columns)
 
     def pulled(self, b: Array) -> tuple[Array, Array]:
         """Z'b: the border's part and (L, k) for the levels."""
-        sorted_b = b[self.rows.order]
-        border = self.whitened_rows(self.shared.transpose_times(sorted_b))
-        return border, self.rows.sums(self.t * sorted_b[:, None])
+        return self.whitened_rows(self.shared.transpose_times(b)), self.level_sums(b, self.values) @ self.group_root
 
     def pushed(self, border: Array, levels: Array) -> Array:
         """Z times weights in whitened coordinates."""
-        own = np.einsum("ik,ik->i", self.t, levels[self.rows.level])
-        return self.rows.unsort(self.shared.times(self.prior.root_times(border[:, None])[:, 0]) + own)
+        f, own = self.shared.times(self.prior.root_times(border[:, None])[:, 0]), levels @ self.group_root.T
+        for rows in row_blocks(self.n_sites, self.values.shape[1]):
+            f[rows] += np.einsum("ik,ik->i", self.values[rows], own[self.codes[rows]])
+        return f
 
     @cached_property
     def prior_variances(self) -> Array:
-        shared = self.shared.row_norms_squared(self.prior.root)[0]
-        return self.rows.unsort(shared + np.einsum("ij,ij->i", self.t, self.t))
+        t = self.values @ self.group_root
+        return np.asarray(self.shared.row_norms_squared(self.prior.root)[0] + np.einsum("ij,ij->i", t, t))
 
     def mvm(self, a: Array) -> Array:
         return self.pushed(*self.pulled(a))
@@ -254,24 +241,12 @@ class Mixed(LevelLatent):
         return MixedFactor(self, gamma)
 
     def thin(self, rows: npt.NDArray[np.intp]) -> Mixed | None:
-        place = np.empty(self.n_sites, dtype=np.intp)
-        place[self.rows.order] = np.arange(self.n_sites)
-        sites = sites_of(rows, self.n_outputs, self.n_sites)
-        kept = place[sites]  # sorted positions of the rows, in the order they were asked for
-        part = LevelRows.sort(self.rows.level[kept], self.rows.n_levels)
-        kept = kept[part.order]
-        thinned = Mixed.__new__(Mixed)
-        thinned.n_outputs = self.n_outputs
-        root = self.prior.root
-        cov = root**2 if root.ndim == 1 else root @ root.T
-        thinned._build(part, self.X[kept], self.values[kept], self.prior.mean, cov,
-                       self.group_root @ self.group_root.T, self.slack[sites])
-        return thinned
+        sites, root, own = sites_of(rows, self.n_outputs, self.n_sites), self.prior.root, self.group_root
+        return self.with_prior(self.prior.mean, root**2 if root.ndim == 1 else root @ root.T, own @ own.T,
+                               X=self.X[sites], slack=self.slack[sites], rows=sites)
 
     def marginals(self, posterior: Posterior) -> tuple[Array, Array]:
-        q = posterior.latent.detach(posterior)
-        m, v = q.at(ArrowRows(self.X, self.rows.level, self.values))
-        return self.rows.unsort(m), self.rows.unsort(v) + self.slack
+        return posterior.latent.detach(posterior).at(ArrowRows(self.X, self.codes, self.values), self.slack)
 
     def detach(self, posterior: Posterior) -> ArrowWeights:
         """The posterior of all weights, at a size linear in the number of levels."""
@@ -280,21 +255,20 @@ class Mixed(LevelLatent):
         border, levels = factor.solve_weights(pull)
         R, mean = self.group_root, self.prior.mean + self.prior.root_times(border[:, None])[:, 0]
         if not posterior.spread:
-            B, (L, k) = self.X.shape[1], (self.rows.n_levels, len(R))
+            B, (L, k) = self.X.shape[1], (self.n_levels, len(R))
             return ArrowWeights(mean, np.zeros((B, 0)), levels @ R.T, np.zeros((L, k, 0)), np.zeros((L, k, k)))
-        root = self.prior.root_times(np.ascontiguousarray(factor.root))
-        return ArrowWeights(mean, root, levels @ R.T, (R @ factor.T) @ factor.root, R @ factor.D_inverse @ R.T)
+        return ArrowWeights(mean, factor.to_root, levels @ R.T, factor.pull, factor.level_cov)
 
     @classmethod
     def of_parts(cls, parts: LinearParts, kept: dict[str, Any]) -> Mixed | None:
-        """Rows are sorted by level once, whatever the prior."""
+        """Rows are checked once, whatever the prior."""
         if not parts.n_levels or parts.sparse is not None:
             return None
-        if "sorted" not in kept:
-            kept["sorted"] = cls(parts.X, parts.codes, parts.values, n_levels=parts.n_levels, mean=parts.mean)
-        sorted_rows: Mixed = kept["sorted"]
-        return sorted_rows.with_prior(parts.mean, parts.cov, parts.group_cov,
-                                      X=None if parts.fixed_columns else parts.X, slack=parts.slack)
+        if "checked" not in kept:
+            kept["checked"] = cls(parts.X, parts.codes, parts.values, n_levels=parts.n_levels, mean=parts.mean)
+        checked: Mixed = kept["checked"]
+        return checked.with_prior(parts.mean, parts.cov, parts.group_cov,
+                                  X=None if parts.fixed_columns else parts.X, slack=parts.slack)
 
     @classmethod
     def costs(cls, shape: Shape) -> Option | None:
@@ -305,32 +279,28 @@ class Mixed(LevelLatent):
         return self.predicted(posterior, X_new, codes, values, None)
 
     def design(self) -> Array:
-        k = self.t.shape[1]
-        levels = np.zeros((self.n_sites, self.rows.n_levels * k))
-        for j in range(k):
-            levels[np.arange(self.n_sites), self.rows.level * k + j] = self.t[:, j]
-        return self.rows.unsort(np.hstack([self.whitened_rows(self.X), levels]))
+        t = self.values @ self.group_root
+        return np.asarray(dense_rows(self.whitened_rows(self.X), self.codes, t, self.n_levels))
 
     def coordinates(self, posterior: Posterior) -> Coordinates:
-        q, (n, k), rows = self.detach(posterior), self.values.shape, self.rows
-        at = rows.unsort(rows.level[:, None] * k + np.arange(k))
-        levels = scipy_sparse.csr_array((rows.unsort(self.values).ravel(), at.ravel(), np.arange(n + 1) * k),
+        q, (n, k), B = self.detach(posterior), self.values.shape, self.X.shape[1]
+        at = self.codes[:, None] * k + np.arange(k)
+        levels = scipy_sparse.csr_array((self.values.ravel(), at.ravel(), np.arange(n + 1) * k),
                                         shape=(n, q.level_mean.size))
-        B = len(q.shared)
-        return WeightCoordinates(q, [(rows.unsort(self.X), slice(0, B)), (levels, slice(B, None))],
-                                 n * (B + 2 * k) + q.pull.size)
+        return WeightCoordinates(q, [(self.X, slice(0, B)), (levels, slice(B, None))], n * (B + 2 * k) + q.pull.size)
 
     def shocks(self, posterior: Posterior) -> Shocks | None:
         if self.n_outputs > 1 or self.slack.any() or not posterior.spread:
             return None
-        return Shocks.of_levels(self.detach(posterior), self.X, self.values, self.rows)
+        rows = ArrowRows(self.X, self.codes, self.values)
+        return Shocks.of_levels(self.detach(posterior), rows, *sorted_by_level(self.codes, self.n_levels))
 
     def draw(self, rng: np.random.Generator) -> tuple[Array, Array]:
         slack = np.sqrt(self.slack) * rng.standard_normal(self.n_sites)
         design = self._dense_design()
         u, B = np.asarray(rng.standard_normal(design.shape[1])), self.prior.root.shape[-1]
         shared = self.prior.mean + self.prior.root_times(u[:B, None])[:, 0]
-        levels = u[B:].reshape(self.rows.n_levels, -1) @ self.group_root.T
+        levels = u[B:].reshape(self.n_levels, -1) @ self.group_root.T
         return np.concatenate([shared, levels.ravel()]), self.mean + design @ u + slack
 
 
@@ -383,7 +353,7 @@ def checked_levels(codes: Any, values: Any, n: int, n_levels: int | None) -> tup
     if array.shape != (n,) or array.dtype.kind not in "iu":
         raise InputError(f"codes must be {n} whole numbers", f"shape {array.shape}, type {array.dtype}",
                          "Number the levels from 0.")
-    level = array.astype(np.intp)
+    level = array.astype(np.intp, copy=False)
     count = int(level.max()) + 1 if n_levels is None else int(n_levels)
     bad = np.flatnonzero((level < 0) | (level >= count))
     if bad.size:

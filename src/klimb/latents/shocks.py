@@ -20,6 +20,7 @@ from klimb.latents.crossed_weights import CrossedWeights
 from klimb.latents.output_posteriors import CoupledOutputs
 from klimb.latents.weights_posterior import DenseWeights, WeightPosterior
 from klimb.numerics.arrays import Array, Index
+from klimb.numerics.dense import row_blocks
 
 if TYPE_CHECKING:
     from klimb.latents.base import Posterior
@@ -107,17 +108,17 @@ class Shocks:
     remade: Callable[[Array, Array], WeightPosterior] | None = None  # q from the mean and a root of e, if not by ``q``
 
     @classmethod
-    def of_levels(cls, q: ArrowWeights, X: Array, values: Array, rows: Any) -> Shocks | None:
-        """From rows sorted by level; None where there are too many weights to be of use."""
-        (_, R), k = q.root.shape, values.shape[1]
+    def of_levels(cls, q: ArrowWeights, L: ArrowRows, order: Index, starts: Index) -> Shocks | None:
+        """From rows, and how they are sorted by level; None where there are too many weights to be of use."""
+        (_, R), (n, k) = q.root.shape, L.values.shape
         if R > MOST_SHARED or k > MOST_COLUMNS:
             return None
         own = q.level_roots
-        shared_rows = X @ q.root
-        for j in range(k):
-            shared_rows -= values[:, j, None] * q.pull[rows.level, j]
-        level_rows = np.einsum("ij,ijk->ik", values, own[rows.level])
-        return cls(q, own, shared_rows, level_rows, rows.order, rows.starts, rows.present)
+        shared_rows, level_rows = np.empty((n, R)), np.empty((n, own.shape[2]))
+        for some in row_blocks(n, 2 * R + k):
+            shared_rows[some], t, level = q.seen(L.some(order[some]), slice(None))
+            level_rows[some] = np.einsum("ij,ijk->ik", t, own[level])
+        return cls(q, own, shared_rows, level_rows, order, starts, L.codes[order[starts]])
 
     @classmethod
     def of_crossed(cls, q: CrossedWeights, L: ArrowRows, order: Index) -> Shocks | None:

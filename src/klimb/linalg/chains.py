@@ -20,8 +20,10 @@ from typing import NamedTuple, Self, final
 import numpy as np
 
 from klimb.errors import NotPositiveDefiniteError
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, slices
 from klimb.numerics.lazy import lapack
+
+TIMES = 4096  # states whose bands are made at a time
 
 
 def solve_band(band: Array, x: Array, *, transpose: bool, unit: bool = False) -> Array:
@@ -177,20 +179,40 @@ def marginal_covariances(A: Array, C: Array) -> Array:
 
 @final
 class Bidiagonal:
-    """D, unit diagonal with -A_k below it, for transitions (s, s, n): solves are recursions along the chain."""
+    """D, unit diagonal with -A_k below it, for transitions (s, s, n): solves are recursions along the chain.
+
+    Bands, twice as large as the transitions, are made where long chains use them, `TIMES` states at a time.
+    """
 
     def __init__(self, transition: Array) -> None:
+        self._A, self._blocks = transition, tuple(slices(transition.shape[2], TIMES))
         s, _, n = transition.shape
-        band = np.zeros((n, s, 2 * s))
+        self._only = self._band(self._blocks[0], np.zeros((n, s, 2 * s))) if n <= TIMES else None
+
+    def _band(self, block: slice, space: Array) -> Array:
+        """LAPACK's lower band of some states: row (i - j) of column j."""
+        A, s = self._A[..., block], len(self._A)
+        band = space[: A.shape[2]]
+        band[-1] = 0.0
         for i in range(s):
             for j in range(s):
-                band[:-1, j, s + i - j] = -transition[i, j, 1:]
-        self._band = band.reshape(n * s, 2 * s).T  # LAPACK's lower band: row (i - j) of column j
+                np.negative(A[i, j, 1:], out=band[:-1, j, s + i - j])
+        return band.reshape(-1, 2 * s).T
 
-    def solve(self, rhs: Array, *, transpose: bool = False) -> Array:
-        """D^-1 or D^-T times ``rhs`` of shape (n, s) or (n, s, columns)."""
-        flat = rhs.reshape(rhs.shape[0] * rhs.shape[1], -1)
-        return solve_band(self._band, flat, transpose=transpose, unit=True).reshape(rhs.shape)
+    def solve(self, rhs: Array, *, transpose: bool = False, reuse: bool = False) -> Array:
+        """D^-1 or D^-T times ``rhs`` of shape (n, s) or (n, s, columns), which long chains may ``reuse``."""
+        flat, s = rhs.reshape(rhs.shape[0] * rhs.shape[1], -1), len(self._A)
+        if self._only is not None:
+            return solve_band(self._only, flat, transpose=transpose, unit=True).reshape(rhs.shape)
+        out, space = flat if reuse else np.empty(flat.shape), np.zeros((TIMES, s, 2 * s))
+        done = np.zeros((s, flat.shape[1]))
+        for block in reversed(self._blocks) if transpose else self._blocks:
+            own, first = slice(s * block.start, s * block.stop), self._A[..., block.start]
+            x = flat[own].copy()
+            x[slice(-s, None) if transpose else slice(0, s)] += done if transpose else first @ done
+            out[own] = x = solve_band(self._band(block, space), x, transpose=transpose, unit=True)
+            done = first.T @ x[:s] if transpose else x[-s:]  # what the next block has of this one
+        return out.reshape(rhs.shape)
 
 
 @final
@@ -220,7 +242,7 @@ class Chain:
 
     def driven(self, costates: Array) -> Array:
         """The means x = D^-1 C r that belong to costates r."""
-        return self.run(np.einsum("ijn,nj...->ni...", self.noise, costates))
+        return self._recursion.solve(np.einsum("ijn,nj...->ni...", self.noise, costates), reuse=True)
 
     @cached_property
     def covariances(self) -> Array:
@@ -239,8 +261,10 @@ class SquaredCovariance:
     def __init__(self, chain: Chain) -> None:
         rows, columns = np.triu_indices(chain.transition.shape[0])
         A, i, j = chain.transition, rows[:, None], columns[:, None]
-        lifted = A[i, rows] * A[j, columns]
-        lifted += np.where(rows == columns, 0.0, 1.0)[None, :, None] * A[i, columns] * A[j, rows]
+        lifted, twice = np.empty((len(rows), len(rows), A.shape[2])), np.where(rows == columns, 0.0, 1.0)[None, :, None]
+        for block in slices(A.shape[2], TIMES):
+            own = A[..., block]
+            lifted[..., block] = own[i, rows] * own[j, columns] + twice * own[i, columns] * own[j, rows]
         self._recursion = Bidiagonal(lifted)
         p = chain.covariances[0]
         self._lifted = (p[rows] * p[columns]).T
@@ -249,9 +273,12 @@ class SquaredCovariance:
         """(V o V) b, in the order of time."""
         later = np.zeros_like(self._lifted)
         later[:, 0] = b
-        ahead = self._recursion.solve(later, transpose=True) - later  # sites after this one
-        behind = self._recursion.solve(self._lifted * b[:, None])[:, 0]  # this one and those before it
-        return np.asarray(behind + np.einsum("ni,ni->n", self._lifted, ahead))
+        ahead = self._recursion.solve(later, transpose=True, reuse=True)
+        ahead[:, 0] -= b  # sites after this one
+        total = np.einsum("ni,ni->n", self._lifted, ahead)
+        del later, ahead
+        total += self._recursion.solve(self._lifted * b[:, None], reuse=True)[:, 0]  # this one and those before it
+        return np.asarray(total)
 
 
 @final

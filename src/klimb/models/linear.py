@@ -167,12 +167,12 @@ class LinearModel(Model):
         n = block_length(blocks)
         alone = [block.values for term, block in zip(self.terms, blocks, strict=True)  # who has all columns: no copy
                  if isinstance(block, base.Dense) and term.size == self._dense_width]
-        X, shift = alone[0] if alone else np.zeros((n, self._dense_width)), np.zeros(n)
+        X, shift = alone[0] if alone else np.zeros((n, self._dense_width)), np.broadcast_to(0.0, n)
         codes, values, columns = np.full(n, base.UNSEEN, dtype=np.intp), np.zeros((n, 0)), list[Any]()
         for number, (term, block, place) in enumerate(zip(self.terms, blocks, self.places, strict=True)):
             own = term.shift(block)
             if own is not None:
-                shift += own
+                shift = shift + own
             elif number == self.coded:
                 assert isinstance(block, Coded)
                 codes, seen = block.codes, (block.codes >= 0)[:, None]

@@ -15,7 +15,7 @@ import numpy as np
 
 from klimb.latents.arrow import ArrowWeights
 from klimb.latents.linear import WeightPrior
-from klimb.latents.mixed import LevelRows, eliminated
+from klimb.latents.mixed import eliminated, level_sums
 from klimb.latents.weights_posterior import DenseWeights, WeightPosterior
 from klimb.likelihoods import Observed
 from klimb.models.linear_parts import LinearRows
@@ -41,24 +41,20 @@ class Squares:
 
     def __init__(self, rows: LinearRows, X: Array, n_levels: int, data: Observed) -> None:
         k = rows.values.shape[1] if n_levels else 0
-        order = LevelRows.sort(rows.codes, n_levels) if k else None
-        place = slice(None) if order is None else order.order
-        self._order, self._level = order, np.zeros(0, dtype=np.intp) if order is None else order.level
-        self._counts, self._X, self._Z = data.counts[place], X[place], rows.values[place, :k]
-        self._y = (data.y if data.offset is None else data.y - data.offset)[place]
+        self._codes, self._counts, self._X, self._Z = rows.codes, data.counts, X, rows.values[:, :k]
+        self._y = data.y if data.offset is None else data.y - data.offset
         self._n, (B, L) = data.total, (X.shape[1], n_levels)
-        weighed = self._counts[:, None] * self._X
-        self._gram = weighed.T @ self._X
+        self._gram = (self._counts[:, None] * X).T @ X
         self._levels, self._across = np.zeros((L, k, k)), np.zeros((L, k, B))
         for j in range(k):
-            self._levels[:, j] = self._sums(self._counts[:, None] * self._Z, j)
-            self._across[:, j] = self._sums(weighed, j)
+            weights = self._counts * self._Z[:, j]
+            self._levels[:, j], self._across[:, j] = (level_sums(rows.codes, L, weights, own) for own in (self._Z, X))
         self._pull: tuple[Array, Array, Array] | None = None
         self._still: tuple[WeightPrior, Array, Array] | None = None
 
     @classmethod
     def of(cls, model: LinearModel, data: Observed) -> Squares | None:
-        """Of the rows of a model; None where they are not few, and not sorted by level, or have other noise."""
+        """Of the rows of a model; None where they are not few, and have no level each, or other noise."""
         rows = model.fitted_rows()
         few = rows.stands_for or model.form == "Mixed"
         if not few or model.passes is not None or not by_squares(model, data):
@@ -67,17 +63,11 @@ class Squares:
             return None
         return cls(rows, model.design.dense_rows(slice(None)), model.n_levels, data)
 
-    def _sums(self, rows: Array, j: int) -> Array:
-        """Over levels, times the j-th of their values."""
-        assert self._order is not None
-        return self._order.sums(self._Z[:, j, None] * rows)
-
     def _pulled(self, mean: Array) -> tuple[Array, Array]:
         """X'W(y - X mean), and the same by level."""
         if self._pull is None or not np.array_equal(self._pull[0], mean):
             rest = self._counts * (self._y - self._X @ mean)
-            levels = np.zeros((0, 0)) if self._order is None else self._order.sums(self._Z * rest[:, None])
-            self._pull = mean, self._X.T @ rest, levels
+            self._pull = mean, self._X.T @ rest, level_sums(self._codes, len(self._levels), rest, self._Z)
         return self._pull[1:]
 
     def _in_units(self, model: LinearModel) -> tuple[WeightPrior, Array, Array]:
@@ -106,7 +96,7 @@ class Squares:
         shared, b = prior.mean + prior.root_times(u[:, None])[:, 0], own @ R.T
         rest = self._y - self._X @ shared
         if len(b):
-            rest -= np.einsum("ij,ij->i", self._Z, b[self._level])
+            rest -= np.einsum("ij,ij->i", self._Z, b[self._codes])
         squares = float(self._counts @ rest**2)
         bound = -0.5 * (self._n * np.log(2.0 * np.pi * s) + squares / s + np.vdot(u, u) + np.vdot(own, own) + logdet)
         S, pull = prior.root_times(np.ascontiguousarray(root)), T @ root

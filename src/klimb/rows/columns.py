@@ -352,6 +352,8 @@ def match_levels(codes: Codes, labels: Sequence[str], known: Sequence[str]) -> C
 
 def codes_among(column: Column, known: tuple[str, ...]) -> Codes:
     """The codes of a column in terms of ``known``; whole numbers need no labels, of which there may be 100,000."""
+    if "factor" in vars(column) and column.factor[1] == known:
+        return column.factor[0]
     whole = _whole_levels(known) if column.kind == "number" and column.missing is None else None
     if whole is None or column.values.dtype.kind not in "iu" or column.values.dtype == np.uint64:
         return match_levels(*column.factor, known)

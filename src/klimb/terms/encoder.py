@@ -90,11 +90,11 @@ class Encoder:
 
     def blocks(self, source: Source, dropped: int, response: bool) -> Encoded:
         """The columns of a source whose rows are complete."""
-        left, rows = None, source.rows
+        left = None
         if response and self.response is not None:
-            left = Left(self.response.name, self.response.encode(source), self.response.levels, rows,
+            left = Left(self.response.name, self.response.encode(source), self.response.levels, source.kept,
                         self.response.status(source))
-        return Encoded(tuple(term.block(source) for term in self.terms), left, rows, dropped, source.weights,
+        return Encoded(tuple(term.block(source) for term in self.terms), left, source.rows, dropped, source.weights,
                        0 if source.waiting is None else source.frame.total(source.waiting))
 
     @property

@@ -102,8 +102,8 @@ class Group(Term):
         return np.where(known[place] == asked, place, UNSEEN)
 
     def block(self, source: Source) -> Coded:
-        every = Coded(self.codes(source), np.asarray(design(self.effects, self.used, source)), self.n_levels)
-        return self.settled(every)
+        own = np.broadcast_to(1.0, (source.n, 1)) if self.effects == ((),) else design(self.effects, self.used, source)
+        return self.settled(Coded(self.codes(source), np.asarray(own), self.n_levels))
 
     def settled(self, block: Coded) -> Coded:
         return replace(block, values=block.values @ self.mix) if self.mix.size else block

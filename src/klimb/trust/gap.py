@@ -28,9 +28,9 @@ import numpy as np
 
 from klimb.infer.problem import Problem
 from klimb.latents.base import Posterior
-from klimb.latents.coordinates import coordinates_of, pivoted_root
+from klimb.latents.coordinates import Coordinates, coordinates_of, pivoted_root
 from klimb.latents.weights_posterior import WeightPosterior
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, Index
 from klimb.numerics.lowdiscrepancy import normal_draws
 from klimb.trust.slices import bridged_gap
 from klimb.trust.weights import LogWeights, exact_site
@@ -111,11 +111,8 @@ def leading_moments(problem: Problem, posterior: Posterior) -> tuple[WeightPoste
     for most in (PROBED, min(MOST_SITES, MOST_VALUES // len(c))):
         half = most // 2  # where it matters most by itself, and the rest evenly: sums of others may matter more
         sites = np.sort(np.append(order[:half], order[half :: -(-max(len(c) - half, 1) // (most - half))]))
-        unit = np.zeros((len(sites), len(c)))
-        unit[np.arange(len(sites)), sites] = 1.0
-        rows = coordinates.pull(unit)
-        away, V = coordinates.deviations(rows), rows @ rows.T
-        wanted = (away**2 * away) @ c  # a power of three takes ten times as long
+        rows, wanted = _third_moments(coordinates, sites, c)
+        V = rows @ rows.T
         if (np.abs(wanted) <= FLAT * np.diagonal(V) ** 1.5).all():
             return None, 1.0
     room = max(MOST_CUBES // (1 + q.size), 1)
@@ -126,6 +123,20 @@ def leading_moments(problem: Problem, posterior: Posterior) -> tuple[WeightPoste
     wider = q.widened(np.sqrt(left) * root.T @ cross, np.zeros((0, 0)))
     growth = wider.sd() / np.maximum(q.sd(), 1e-300)
     return replace(wider, cubes=np.column_stack([left * scale, growth * cross[few]])), float(growth.max())  # type: ignore[type-var]
+
+
+def _third_moments(coordinates: Coordinates, sites: Index, c: Array) -> tuple[Array, Array]:
+    """Z' at some ``sites``, and sum_i c_i V_ij^3 there: block by block, as covariances with all sites may be many."""
+    wanted = np.zeros(len(sites))
+
+    def cubed(rows: slice, d: Array) -> Array:
+        wanted[:] += (d**2 * d) @ c[rows]  # a power of three takes ten times as long
+        return np.zeros_like(d)
+
+    found = coordinates.sweep(np.zeros((len(sites), coordinates.dim)), lambda rows, d: np.equal.outer(
+        sites, np.arange(rows.start, rows.stop)).astype(np.float64))
+    coordinates.sweep(found, cubed)
+    return found, wanted
 
 
 def _few_cubes(cubes: Array, wanted: Array, most: int) -> tuple[list[int], Array]:
