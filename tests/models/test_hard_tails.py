@@ -281,7 +281,7 @@ def test_third_moments_to_leading_order_are_sums_of_cubes(form: str) -> None:
     fit = klimb.fit(formula, data, "poisson", hyper="optimise")
     posterior = fit.result.posterior
     assert type(posterior.latent).__name__ == form
-    L, q = fit.model.functionals(fit._prepared(data)[0]).L, posterior.latent.detach(posterior)
+    L, q = fit.model.functionals(fit._prepared(fit._new_frame(data))[0]).L, posterior.latent.detach(posterior)
     wider, growth = leading_moments(fit.result.problem, posterior)
     V, bends = q.joint(L)[1], -np.exp(posterior.m + 0.5 * posterior.v)  # E_q d^3 log p / df^3 of counts
     assert len(wider.cubes) < n
@@ -325,7 +325,7 @@ def test_features_that_move_with_theta_have_third_moments_of_their_own() -> None
     x = np.linspace(0.0, 10.0, 60)
     data = {"x": x, "y": np.random.default_rng(3).poisson(np.exp(-0.5 + 1.3 * np.sin(1.5 * x)))}
     fit = klimb.fit("y ~ gp(x)", data, "poisson", priors={"lengthscale(gp(x))": "exponential(1)"})
-    components, prepared = fit.components, fit._prepared(data)[0]
+    components, prepared = fit.components, fit._prepared(fit._new_frame(data))[0]
     f, skewness = components.straight(components.models(fit.model), prepared)
     third, total, share = f.weights @ (skewness * f.v**1.5), 0.0, 0.0
     for weight, theta, part in zip(components.weights, components.theta, components.parts, strict=True):
