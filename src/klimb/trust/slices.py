@@ -13,12 +13,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, Index
 from klimb.trust.weights import LogWeights
 
 NODES, SHARES = (np.array([-1.0, 0.0, 1.0]) * np.sqrt(0.15) + 0.5, np.array([5.0, 8.0, 5.0]) / 18.0)  # Gauss, Legendre
-CHAINS, STEPS, SETTLING = 40, 48, 20  # at each node; the first steps are left out
+CHAINS, STEPS, SETTLING = 32, 72, 28  # at each node; the first steps are left out
 AT_ONCE = 100_000  # numbers of draws of q that are made together
+FIRST = 4  # draws of q for each chain, of which they start at the likely ones
 SMALLEST = 1e-9  # bracket at which a chain stays where it is: rounding alone can bring one there
 
 
@@ -35,14 +36,22 @@ def bridged_gap(log_weights: LogWeights, seed: int = 0) -> float:
                                 at_once)
 
     others = draws()
-    place = next(others)
-    value, total = log_weights.at(place), np.zeros(len(power))
+    first = np.concatenate([next(others) for _ in range(FIRST)])
+    value = log_weights.at(first)
+    start = np.concatenate([_chosen(node * value, rng) for node in NODES])
+    place, value, total = first[start], value[start], np.zeros(len(power))
     for step in range(STEPS):
         place, value = _moved(log_weights, power, place, value, next(others), rng)
         if step >= SETTLING:
             total += value
     away = total.reshape(len(NODES), CHAINS).mean(axis=1) / (STEPS - SETTLING) - log_weights.mean
     return float(SHARES @ away)
+
+
+def _chosen(log_weights: Array, rng: np.random.Generator) -> Index:
+    """`CHAINS` draws by their weights: chains from there need few steps to forget that they come from q."""
+    edges = np.cumsum(np.exp(log_weights - log_weights.max()))
+    return np.searchsorted(edges, edges[-1] * (np.arange(CHAINS) + rng.random()) / CHAINS)
 
 
 def _moved(log_weights: LogWeights, power: Array, place: Array, value: Array, other: Array,
