@@ -37,6 +37,10 @@ class WidenedWeights(WeightPosterior):
     def with_prior_of(self, other: WeightPosterior) -> WidenedWeights:
         return replace(self, base=self.base.with_prior_of(other))
 
+    def lent(self, other: WeightPosterior) -> WeightPosterior:
+        ratio = other.sd() / np.maximum(self.base.sd(), 1e-300)
+        return other.widened(self.rows * ratio, self.cubes * np.append(1.0, ratio) if self.cubes.size else self.cubes)
+
     def without_prior(self) -> WidenedWeights:
         return replace(self, base=self.base.without_prior())
 

@@ -102,6 +102,10 @@ class WeightPosterior(ABC):
 
         return WidenedWeights(self.mean, self, rows, cubes)
 
+    def lent(self, other: WeightPosterior) -> WeightPosterior:
+        """``other`` with what was added here to a q that is much like it, in units of its sds; itself without any."""
+        return other
+
     def without_prior(self) -> WeightPosterior:
         """Without what a model that knows its prior can make again; itself where that is nothing."""
         return self

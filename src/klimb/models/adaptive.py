@@ -20,7 +20,7 @@ from klimb.infer.start import sites_of_fit
 from klimb.latents.base import Posterior
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.models.components import Components, marginal_quantiles
-from klimb.models.correction import Correction, Corrector, evidence_alone, pooled, shown_parts
+from klimb.models.correction import Correction, Corrector, evidence_alone, lent, pooled, shown_parts
 from klimb.models.sampled_theta import (
     BEYOND,
     COMPONENTS,
@@ -114,7 +114,7 @@ class _Points:
     def part(self, number: int) -> tuple[WeightPosterior, Status, Correction | None] | None:
         """q of the weights at a point, remembered where that is cheap, else fitted again, and its correction."""
         fit = self.fits[number]
-        if fit.part is not None and not self.corrector.again:
+        if fit.part is not None and not self.corrector.again():
             return *fit.part, evidence_alone(fit.gain + self.gain) if self.corrector.wanted else None
         start = self._nearest(fit.theta) if fit.sites is None else fit.sites
         found = self._evaluate(within_limits(self.theta, fit.theta)[0], start=start, tol=POINT_TOL,
@@ -380,12 +380,14 @@ def _components(found: SampledTheta, points: _Points, axes: Array) -> tuple[Comp
     theta, w = found.theta[[k for k, _, _ in every]], np.array([share for _, share, _ in every])
     status = next((at[1] for _, _, at in every if at[1] is not Status.CONVERGED), Status.CONVERGED)
     plain = tuple(at[0] for _, _, at in every)
-    known = [(share, at[2]) for _, share, at in every if at[2] is not None]
+    corrections = lent(plain, [at[2] for _, _, at in every], theta)
+    known = [(share, one) for (_, share, _), one in zip(every, corrections, strict=True) if one is not None]
     if not known:
         return replace(_with_marginals(found, points, theta, w, plain), efficiency=points.corrector.efficiency), status
     own = np.exp(-found.gains[[k for k, _, _ in every]])
     uncorrected = _with_marginals(found.by_bounds, points, theta, w * own, plain)
-    flat = [(k, own * share, part) for k, own, at in every for share, part in shown_parts(at[2], at[0])]
+    flat = [(k, own * share, part) for (k, own, at), one in zip(every, corrections, strict=True)
+            for share, part in shown_parts(one, at[0])]
     theta, w = found.theta[[k for k, _, _ in flat]], np.array([share for _, share, _ in flat])
     shown = _with_marginals(found, points, theta, w, tuple(part for _, _, part in flat))
     kept = pooled([one for _, one in known], np.array([share for share, _ in known]))

@@ -57,6 +57,7 @@ UNHARMED = 0.5  # effective draws over draws above which the weights at one of m
 WRONG_ALONE, WRONG_EACH = 0.08, 0.2  # standard errors above which they are of no use: at the only theta, at one of many
 LIKELY = 0.005  # share of a point of theta, over that of the heaviest, from which its own weights must be usable
 MOST_BENT = 2000  # weights up to which moments to leading order are asked for
+APART = 8  # of the points of theta that moments to leading order are taken at, one of so many: others borrow them
 COUNTED = 4  # of the points of theta that third moments are taken at, one of so many
 FEW_CUBES = 5000  # numbers of third moments up to which every point of theta has them
 NOTHING = np.zeros((0, 0, 0, 0))
@@ -95,6 +96,19 @@ def shown_parts(correction: Correction | None, own: WeightPosterior) -> tuple[tu
     return tuple((share, part.with_prior_of(own)) for share, part in correction.parts)
 
 
+def lent(parts: Sequence[WeightPosterior], corrections: Sequence[Correction | None],
+         theta: Array) -> list[Correction | None]:
+    """The corrections of all points of theta: those of the evidence alone borrow moments of the nearest that has them.
+    """
+    known = [k for k, one in enumerate(corrections) if one is not None and one.parts]
+    if not known:
+        return list(corrections)
+    places = theta / np.maximum(theta.std(axis=0), 1e-300)
+    near = [known[int(np.argmin(((places[known] - place) ** 2).sum(axis=1)))] for place in places]
+    return [one if one is None or one.parts else replace(one, parts=((1.0, corrections[k].parts[0][1].lent(part)),))
+            for part, one, k in zip(parts, corrections, near, strict=True)]
+
+
 def pooled(corrections: Sequence[Correction], shares: Array) -> dict[str, Any]:
     """What `Components` keep of the corrections at points with these ``shares``, whose errors are independent.
 
@@ -130,7 +144,7 @@ class Corrector:
         self.wanted, self.efficiency = False, float("nan")  # efficiency is 1 where there is nothing to correct
         self.only_gains = False  # whether nothing but the evidence, and moments to leading order, is corrected
         self._kept: ShockWeights | None = None  # of the only theta
-        self._again = False  # whether points of theta are fitted again for moments to leading order
+        self._step, self._asked = 0, 0  # every how many points of theta are fitted again for moments to leading order
         if _surely_negligible(result):
             self.efficiency = 1.0
             return
@@ -140,14 +154,14 @@ class Corrector:
         if weights is None:
             if not alone or _of_weights(result):
                 self._by_gap = self.wanted = self.only_gains = self._gap(result) > NEGLIGIBLE_GAIN
-                self._again = not alone and _leading(result)[0] is not None
+                self._step = 0 if alone else self._apart(result)
             return
         draws = matched_draws(PROBE_DRAWS, weights.shocks.dim)
         logs = weights.evidence(draws)
         if not np.isfinite(logs).all():
             return
         self._variance, self.only_gains = float(logs.var()), weights.shocks.wide
-        self._again = self.only_gains and not alone and _leading(result)[0] is not None
+        self._step = self._apart(result) if self.only_gains and not alone else 0
         gain = abs(float(logs.mean()) - weights.bound)
         concave = result.problem is None or result.problem.site.log_concave
         small = self._variance <= NEGLIGIBLE and gain <= NEGLIGIBLE_GAIN  # and elsewhere, where log p is concave
@@ -168,10 +182,14 @@ class Corrector:
             part = replace(part, cubes=np.zeros((0, 0)))  # type: ignore[type-var]
         return part, growth
 
-    @property
+    def _apart(self, result: Result) -> int:
+        part = _leading(result)[0]
+        return 0 if part is None else APART if part.lent(part) is not part else 1
+
     def again(self) -> bool:
-        """Whether to fit again at points of theta for what is not remembered of them."""
-        return self._again
+        """Whether to fit again at the next of many points of theta for what is not remembered of it."""
+        self._asked += 1
+        return self._step > 0 and self._asked % self._step == 0
 
     def gain(self, result: Result | None) -> float:
         """log evidence - bound by few draws, 0 where none can be had: good to a hundredth of a nat.

@@ -37,7 +37,8 @@ from klimb.trust.weights import LogWeights, exact_site
 
 VALUES = 8e4  # of log p that a gap may cost: many sites are many directions to average over
 FEWEST, MOST = 3, 64  # pairs of draws
-SMALL, NEAR = 0.15, 0.5  # gap up to which leading order is right to 15%, and between logs of gaps with one ratio
+PER_SITE, SMALL = 0.0025, (0.15, 1.5)  # gap of a site, on average, and of all, that leading order has to 10%
+NEAR = 0.5  # between logs of gaps with the same ratio
 POSSIBLE = (1e-3, 1.2)  # ratios; noise may bring one above 1
 MOST_CHAINED = 5000  # sites: of more, gaps are sums of many small ones, and chains take long
 AHEAD = 0.1  # a step in f, in its sds
@@ -58,7 +59,7 @@ class EvidenceGaps:
     """
 
     def __init__(self) -> None:
-        self._logs, self._ratios = [np.log(SMALL)], [0.0]  # logs of gaps to leading order, and of the ratios
+        self._logs, self._ratios = list[float](), list[float]()  # of gaps to leading order, and of the ratios
 
     def __call__(self, problem: Problem, posterior: Posterior, leading: float | None = None) -> float:
         """``leading`` is the gap to leading order, where that is known."""
@@ -66,9 +67,12 @@ class EvidenceGaps:
         if leading is None:
             log_weights = LogWeights(problem, posterior, coordinates_of(posterior))
             leading = leading_gap(log_weights)
-        if not SMALL < leading < np.inf or len(posterior.m) > MOST_CHAINED:
+        small = float(np.clip(PER_SITE * len(posterior.m), *SMALL))
+        if not small < leading < np.inf or len(posterior.m) > MOST_CHAINED:
             return leading
         log = float(np.log(leading))
+        if not self._logs:
+            self._logs, self._ratios = [float(np.log(small))], [0.0]
         if np.abs(np.array(self._logs) - log).min() > NEAR:
             log_weights = log_weights or LogWeights(problem, posterior, coordinates_of(posterior))
             if not log_weights.plain:

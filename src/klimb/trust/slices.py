@@ -17,7 +17,8 @@ from klimb.numerics.arrays import Array, Index
 from klimb.trust.weights import LogWeights
 
 NODES, SHARES = (np.array([-1.0, 0.0, 1.0]) * np.sqrt(0.15) + 0.5, np.array([5.0, 8.0, 5.0]) / 18.0)  # Gauss, Legendre
-CHAINS, STEPS, SETTLING = 32, 72, 28  # at each node; the first steps are left out
+MOST, FEWEST, VALUES = 32, 12, 6500  # chains at each node, and chains times sites
+STEPS, SETTLING = 72, 28  # the first are left out
 AT_ONCE = 100_000  # numbers of draws of q that are made together
 FIRST = 4  # draws of q for each chain, of which they start at the likely ones
 SMALLEST = 1e-9  # bracket at which a chain stays where it is: rounding alone can bring one there
@@ -26,7 +27,8 @@ SMALLEST = 1e-9  # bracket at which a chain stays where it is: rounding alone ca
 def bridged_gap(log_weights: LogWeights, seed: int = 0) -> float:
     """log evidence - bound of q, to about 5% of it, 10% where that is many nats."""
     rng, coordinates = np.random.default_rng(seed), log_weights.coordinates
-    power = np.repeat(NODES, CHAINS)
+    chains = int(np.clip(VALUES // coordinates.n_sites, FEWEST, MOST))
+    power = np.repeat(NODES, chains)
     at_once = max(AT_ONCE // (len(power) * coordinates.n_sites), 1)
 
     def draws() -> Iterator[Array]:
@@ -38,20 +40,20 @@ def bridged_gap(log_weights: LogWeights, seed: int = 0) -> float:
     others = draws()
     first = np.concatenate([next(others) for _ in range(FIRST)])
     value = log_weights.at(first)
-    start = np.concatenate([_chosen(node * value, rng) for node in NODES])
+    start = np.concatenate([_chosen(node * value, chains, rng) for node in NODES])
     place, value, total = first[start], value[start], np.zeros(len(power))
     for step in range(STEPS):
         place, value = _moved(log_weights, power, place, value, next(others), rng)
         if step >= SETTLING:
             total += value
-    away = total.reshape(len(NODES), CHAINS).mean(axis=1) / (STEPS - SETTLING) - log_weights.mean
+    away = total.reshape(len(NODES), chains).mean(axis=1) / (STEPS - SETTLING) - log_weights.mean
     return float(SHARES @ away)
 
 
-def _chosen(log_weights: Array, rng: np.random.Generator) -> Index:
-    """`CHAINS` draws by their weights: chains from there need few steps to forget that they come from q."""
+def _chosen(log_weights: Array, chains: int, rng: np.random.Generator) -> Index:
+    """Draws by their weights: chains from there need few steps to forget that they come from q."""
     edges = np.cumsum(np.exp(log_weights - log_weights.max()))
-    return np.searchsorted(edges, edges[-1] * (np.arange(CHAINS) + rng.random()) / CHAINS)
+    return np.searchsorted(edges, edges[-1] * (np.arange(chains) + rng.random()) / chains)
 
 
 def _moved(log_weights: LogWeights, power: Array, place: Array, value: Array, other: Array,
