@@ -100,13 +100,13 @@ def lent(parts: Sequence[WeightPosterior], corrections: Sequence[Correction | No
          theta: Array) -> list[Correction | None]:
     """The corrections of all points of theta: those of the evidence alone borrow moments of the nearest that has them.
     """
-    known = [k for k, one in enumerate(corrections) if one is not None and one.parts]
+    places = theta / np.maximum(theta.std(axis=0), 1e-300)
+    known = [(place, one.parts[0][1]) for place, one in zip(places, corrections, strict=True) if one and one.parts]
     if not known:
         return list(corrections)
-    places = theta / np.maximum(theta.std(axis=0), 1e-300)
-    near = [known[int(np.argmin(((places[known] - place) ** 2).sum(axis=1)))] for place in places]
-    return [one if one is None or one.parts else replace(one, parts=((1.0, corrections[k].parts[0][1].lent(part)),))
-            for part, one, k in zip(parts, corrections, near, strict=True)]
+    near = [min(known, key=lambda own: float(((own[0] - place) ** 2).sum()))[1] for place in places]
+    return [one if one is None or one.parts else replace(one, parts=((1.0, lender.lent(part)),))
+            for part, one, lender in zip(parts, corrections, near, strict=True)]
 
 
 def pooled(corrections: Sequence[Correction], shares: Array) -> dict[str, Any]:

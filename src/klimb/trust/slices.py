@@ -53,7 +53,7 @@ def bridged_gap(log_weights: LogWeights, seed: int = 0) -> float:
 def _chosen(log_weights: Array, chains: int, rng: np.random.Generator) -> Index:
     """Draws by their weights: chains from there need few steps to forget that they come from q."""
     edges = np.cumsum(np.exp(log_weights - log_weights.max()))
-    return np.searchsorted(edges, edges[-1] * (np.arange(chains) + rng.random()) / chains)
+    return np.asarray(np.searchsorted(edges, edges[-1] * (np.arange(chains) + rng.random()) / chains))
 
 
 def _moved(log_weights: LogWeights, power: Array, place: Array, value: Array, other: Array,
