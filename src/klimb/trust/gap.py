@@ -23,6 +23,7 @@ of both is left. Long chains on nine fields and crossed groups of counts, with g
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import final
 
 import numpy as np
 
@@ -50,6 +51,7 @@ NEXT_ORDER = 2.5  # see above
 ROUND = 0.003  # skewness of f at a site that cubes may leave out: ends of intervals right to a thousandth of an sd
 
 
+@final
 class EvidenceGaps:
     """log evidence - bound of optimal q's of one model, at several hyperparameters.
 
