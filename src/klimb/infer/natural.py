@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import final
 
 import numpy as np
@@ -18,7 +16,7 @@ from klimb.infer.start import first_state, local_sites
 from klimb.numerics.arrays import Array
 
 SMALLEST_STEP = 2.0**-20
-FAST_ENOUGH = 0.1  # a natural step that leaves less of the residual than this needs no help
+FAST_ENOUGH = 0.15  # a natural step that leaves less of the residual than this needs no help
 VERY_SLOW = 0.4  # what two steps in a row must leave on average before Newton directions are worth their price
 NEAR = 0.5  # stationarity below which a Newton direction is worth its products
 FAR, STRETCH, PAUSE = 0.03, 4.0, 8  # stationarity above which to stretch, by how much, and how long to wait after a no
@@ -53,7 +51,7 @@ class Natural(Step):
     memory : int
         How many states Anderson acceleration combines; 1 turns it off.
     newton : bool
-        Whether to use Newton directions, local optima, and a mode as start.
+        Whether to use Newton directions and local optima.
 
     Examples
     --------
@@ -69,7 +67,7 @@ class Natural(Step):
         require(self.memory >= 1, "memory must be at least 1", self.memory, "1 turns Anderson acceleration off.")
 
     def moves(self, problem: Problem, notes: list[str]) -> Moves:
-        state = problem.own_start() or first_state(problem, self, newton=self.newton)
+        state = problem.own_start() or first_state(problem, self)
         yield Move(state, "start")
         helped = self.newton and problem.site.uses_variance
         mixer = Mixer(self.memory)
@@ -191,15 +189,11 @@ def _useful(state: State, after: State, least: float = 0.0) -> bool:
     return gained or after.stationarity < 0.5 * state.stationarity
 
 
-def _tried(state: State, propose: Callable[[], State], rule: str, step: float = 1.0) -> Move | None:
-    """The judge of every proposal: it must be proper, and its objective not fall by more than rounding (nor be NaN).
+def _accept(state: State, found: State, rule: str, step: float = 1.0) -> Move | None:
+    """The judge of every proposal: the objective must not fall by more than rounding (nor be NaN).
 
     A proposal so extreme that rounding could have made its objective up must be better by as much.
     """
-    try:
-        found = propose()
-    except NotPositiveDefiniteError:
-        return None
     doubt = max(found.noise - 2 * state.noise, 0.0)
     return Move(found, rule, step) if found.objective - doubt >= state.objective - state.noise else None
 
@@ -209,7 +203,10 @@ def _natural(problem: Problem, state: State, notes: list[str]) -> Move | None:
     for rule in problem.rules(state):
         step = 1.0
         while step >= SMALLEST_STEP:
-            move = _tried(state, partial(problem.stepped, state, rule, step), rule, step)
+            try:
+                move = _accept(state, problem.stepped(state, rule, step), rule, step)
+            except NotPositiveDefiniteError:
+                move = None
             if move is not None:
                 if rule == "clipped":
                     note(notes, "negative gamma was held at zero for some steps")
@@ -225,7 +222,10 @@ def _anderson(problem: Problem, state: State, mixer: Mixer) -> Move | None:
         gamma = np.maximum(gamma, 0.1 * np.minimum(state.gamma, state.expectation.gamma))
     residual = [state.a + alpha - gamma * moved]  # of the sites (gamma, gamma m - alpha), seen from the last state
     del alpha, moved  # vectors of all sites, as the residual is
-    return _tried(state, lambda: problem.towards(gamma, state.a, state.m, residual.pop()), "anderson")
+    try:
+        return _accept(state, problem.towards(gamma, state.a, state.m, residual.pop()), "anderson")
+    except NotPositiveDefiniteError:
+        return None
 
 
 def _local(problem: Problem, state: State) -> Move | None:
@@ -234,8 +234,11 @@ def _local(problem: Problem, state: State) -> Move | None:
         cavity_v = 1.0 / (1.0 / (state.v - problem.latent.slack) - state.gamma)
     if not (np.isfinite(cavity_v) & (cavity_v >= 0)).all():
         return None
-    cavity_m = state.m - cavity_v * state.a
-    return _tried(state, lambda: problem.at_sites(*local_sites(problem, cavity_m, cavity_v, state)), "local")
+    try:
+        found = problem.at_sites(*local_sites(problem, state.m - cavity_v * state.a, cavity_v, state))
+    except NotPositiveDefiniteError:
+        return None
+    return _accept(state, found, "local")
 
 
 def _stretch(problem: Problem, state: State, gain: float) -> Move | None:
@@ -247,8 +250,11 @@ def _stretch(problem: Problem, state: State, gain: float) -> Move | None:
     mean = problem.latent.mean
     gamma = state.gamma / STRETCH**2
     slope = (state.a + state.gamma * (state.m - mean)) / STRETCH
-    move = _tried(state, lambda: problem.at_sites(slope + gamma * mean, gamma), "stretch")
-    return move if move is not None and move.state.objective > state.objective + gain else None
+    try:
+        found = problem.at_sites(slope + gamma * mean, gamma)
+    except NotPositiveDefiniteError:
+        return None
+    return _accept(state, found, "stretch") if found.objective > state.objective + gain else None
 
 
 def _newton(problem: Problem, state: State, pace: _Pace) -> Move | None:
@@ -262,11 +268,14 @@ def _newton(problem: Problem, state: State, pace: _Pace) -> Move | None:
         gamma = state.gamma + step * direction.gamma
         if problem.site.log_concave:
             gamma = within_reach(problem, state, gamma)
-        a, m = state.a + step * direction.a, state.m + step * direction.m
-        propose = partial(lambda a, m, gamma: problem.state(a, m, problem.factor(gamma)), a, m, gamma)
-        move = _tried(state, propose, "newton", step)
+        try:
+            factor = problem.factor(gamma)
+            found = problem.state(state.a + step * direction.a, state.m + step * direction.m, factor)
+        except NotPositiveDefiniteError:
+            continue
+        move = _accept(state, found, "newton", step)
         if move is not None:
-            if move.state.stationarity < min(KEPT[0], KEPT[1] * state.stationarity):
+            if found.stationarity < min(KEPT[0], KEPT[1] * state.stationarity):
                 pace.linear = linear
             return move
     return None

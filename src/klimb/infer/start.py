@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from operator import attrgetter
 from typing import cast
 
 import numpy as np
@@ -19,23 +18,19 @@ INFORMATIVE = 2.0  # gamma k_ii from which a datum matters more to its site than
 THINNING, SMALLEST_THINNED = 8, 1000  # a coarse fit takes every eighth row, if that leaves enough of them
 COARSE_TOL, COARSE_ITERATIONS = 1e-2, 3  # its posterior differs from the full one by several sd anyway
 CLOSE = 1.0  # stationarity of the coarse start above which the others are tried as well
-NEAR_MODE = 0.5  # that of a start at a mode above which it says little: classes that are nearly separable
-MODE_STEPS, MODE_GAIN, SHORTEST = 12, 1.0, 0.1  # factors on the way to a mode, nats and least share of the last step
 DIFFERENCE = 1e-5  # relative step in v for derivatives of the oracle
 DISBELIEF = 1e-3  # what is left of the sites on the other side, in the starts for sites that are not log-concave
-HEIGHT = attrgetter("objective")
 LOCAL_STEPS, LOCAL_TOL = 16, 0.05  # Newton steps on each site alone, which need not be exact
 
 
-def first_state(problem: Problem, coarse_step: Step | None = None, *, newton: bool = False) -> State:
+def first_state(problem: Problem, coarse_step: Step | None = None) -> State:
     """The best of a few starts, judged by the bound; log-concave sites that share few weights need only one.
 
-    Where data are many and weights few, a fit to a part of the data (by ``coarse_step``) is next to the answer; where
-    weights are few, a mode often is (by ``newton`` steps); otherwise sites that match each datum are a good start.
-    Where K is nearly diagonal (short lengthscales) and wide, they are far off, and each site's own optimum against its
-    prior marginal is nearly exact: that is tried where there are about as many weights as sites, and informative data.
-    Sites that are not log-concave may have several optima, typically where data contradict each other: there two more
-    starts each believe the data on one side of the first.
+    Where data are many and weights few, a fit to a part of the data (by ``coarse_step``) is next to the answer, and
+    otherwise sites that match each datum are a good start. Where K is nearly diagonal (short lengthscales) and wide,
+    they are far off, and each site's own optimum against its prior marginal is nearly exact: that is tried where there
+    are about as many weights as sites, and informative data. Sites that are not log-concave may have several optima,
+    typically where data contradict each other: there two more starts each believe the data on one side of the first.
     """
     if problem.site.gamma_trend == "constant" and problem.site.uses_variance:  # Gaussian data: their sites are known
         return _finite_state(problem, *problem.site.start(problem.y))
@@ -44,7 +39,6 @@ def first_state(problem: Problem, coarse_step: Step | None = None, *, newton: bo
         if state is not None:
             return state
     coarse = None if coarse_step is None else _coarse_state(problem, coarse_step)
-    coarse = coarse or (_mode_state(problem) if newton else None)
     if coarse is not None and coarse.stationarity < CLOSE:
         return coarse
     slope, gamma = problem.site.start(problem.y)
@@ -53,14 +47,15 @@ def first_state(problem: Problem, coarse_step: Step | None = None, *, newton: bo
         pull = first.expectation.alpha
         for side in (pull > 0, pull < 0):
             trust = np.where(side, 1.0, DISBELIEF)
-            best = max(best, _finite_state(problem, trust * slope, trust * gamma), key=HEIGHT)
-    latent, site = problem.latent, problem.site
-    local = site.uses_variance and site.separable and latent.n_weights >= latent.n_sites  # weakly coupled
+            best = _better(best, _finite_state(problem, trust * slope, trust * gamma))
+    latent = problem.latent
+    weakly_coupled = latent.n_weights >= latent.n_sites
+    site = problem.site
+    local = site.uses_variance and site.separable and weakly_coupled
     if local and np.median(gamma * latent.prior_variances) > INFORMATIVE:
         with suppress(NotPositiveDefiniteError):
-            sites = local_sites(problem, latent.mean, latent.prior_variances, first)
-            best = max(best, problem.at_sites(*sites), key=HEIGHT)
-    return best if coarse is None else max(best, coarse, key=HEIGHT)
+            best = _better(best, problem.at_sites(*local_sites(problem, latent.mean, latent.prior_variances, first)))
+    return best if coarse is None else _better(best, coarse)
 
 
 def _warm_state(problem: Problem, start: Posterior) -> State | None:
@@ -122,43 +117,8 @@ def _coarse_state(problem: Problem, step: Step) -> State | None:
     return problem.at_sites(gamma * m - e.alpha, gamma)
 
 
-def _mode_state(problem: Problem) -> State | None:
-    """The sites of a mode, where weights are few, so that factors cost less than variances and integrals."""
-    state = None
-    if problem.latent.n_weights < problem.latent.n_sites:
-        with suppress(NotPositiveDefiniteError), np.errstate(over="ignore", invalid="ignore"):
-            mode = mode_sites(problem)
-            state = None if mode is None else _warm_state(problem, mode)
-    return None if state is None or state.stationarity > NEAR_MODE else state
-
-
-def mode_sites(problem: Problem) -> Posterior | None:
-    """Sites that match the marginals of Laplace's approximation, by Newton steps without integrals; or None."""
-    site, latent = problem.site, problem.latent
-    if not (site.log_concave and site.smooth and site.separable and site.uses_variance) or latent.slack.any():
-        return None
-    d, a, height = np.zeros(latent.n_sites), np.zeros(latent.n_sites), -np.inf  # f - mu = K a
-    slope, gamma = site.start(problem.y)
-    pull = slope - gamma * latent.mean
-    for _ in range(MODE_STEPS):
-        factor = problem.factor(gamma)
-        for again in (False, True):  # the same factor serves twice, the second time for a fraction of its price
-            ahead = factor.shift(pull)
-            dd, da, step, above = ahead - d, pull - gamma * ahead - a, 2.0, -np.inf
-            while not above > height and step > SHORTEST:
-                step *= 0.5
-                there = site.point(problem.y, latent.mean + d + step * dd)
-                above = float(there.value.sum()) - 0.5 * float((a + step * da) @ (d + step * dd))
-            if not above > height and not again:
-                return None
-            if not above > height:
-                break
-            d, a, e, gain, height = d + step * dd, a + step * da, there, above - height, above
-            if gain < MODE_GAIN:
-                return start_at(latent, *sites_at(site.rough(), problem.y, latent.mean + d, factor.variances()))
-            pull = gamma * d - e.alpha
-        gamma, pull = e.gamma, e.gamma * d - e.alpha
-    return None
+def _better(one: State, other: State) -> State:
+    return other if other.objective > one.objective else one
 
 
 def _finite_state(problem: Problem, slope: Array, gamma: Array) -> State:

@@ -266,10 +266,7 @@ def as_design(X: Any, name: str) -> DesignMatrix:
     values = as_float(X, name, ndim=2)
     check_not_empty(values.shape, name)
     if values.size >= LARGE and values.shape[1] >= WIDE and np.count_nonzero(values) <= MOSTLY_ZERO * values.size:
-        filled = values != 0.0  # SciPy takes three times as long from a dense array
-        entries, ends = np.flatnonzero(filled), np.cumsum(np.count_nonzero(filled, axis=1))
-        csr = values.take(entries), entries % values.shape[1], np.append(0, ends)
-        matrix = scipy_sparse.csr_matrix(csr, shape=values.shape)
+        matrix = scipy_sparse.csr_matrix(values)
         if worth_pairing(matrix):
             return PairedDesign(matrix)
     return DenseDesign(values)
@@ -349,14 +346,13 @@ class PairedDesign(CsrDesign):
     def __init__(self, matrix: Any) -> None:
         super().__init__(matrix)
         self._order, self._pairs = _pair_products(matrix)
-        self._sizes = abs(matrix)
 
     def weighted_gram(self, gamma: Array) -> Array:
         D = self.shape[1]
         upper = (self._pairs.T @ gamma[self._order]).reshape(D, D)
-        gram: Array = np.add(upper, upper.T, order="F")
+        gram = upper + upper.T
         gram.flat[:: D + 1] *= 0.5
-        return gram
+        return np.asfortranarray(gram)
 
     def _norms(self, root: Array) -> Array:
         V = root @ root.T
@@ -366,7 +362,7 @@ class PairedDesign(CsrDesign):
         norms = np.empty(self.shape[0])
         norms[self._order] = self._pairs @ V.ravel()
         # A sum of products may cancel (wide priors on collinear columns): such rows are done again as |x'S|^2.
-        lost = np.flatnonzero(norms < CANCELLED * (self._sizes @ sd) ** 2)
+        lost = np.flatnonzero(norms < CANCELLED * (abs(self.values) @ sd) ** 2)
         if lost.size:
             norms[lost] = _row_norms(self.values[lost], root)
         return norms
@@ -403,17 +399,18 @@ def _pair_products(matrix: Any) -> tuple[Index, Any]:
     counts = np.diff(matrix.indptr)
     order = np.argsort(counts, kind="stable")
     binary = bool((matrix.data == 1.0).all())
-    columns, data = [], []
+    columns, data, lengths = [], [], []
     edges = np.flatnonzero(np.diff(counts[order], prepend=-1))  # where the groups of equal counts begin
     for rows in np.split(order, edges[1:]):
         entries = matrix.indptr[rows][:, None] + np.arange(counts[rows[0]])
         index = matrix.indices[entries].astype(np.int32)
         first, second = np.triu_indices(index.shape[1])
-        columns.append(((index * np.int32(D)).take(first, axis=1) + index.take(second, axis=1)).ravel())
+        columns.append((index[:, first] * np.int32(D) + index[:, second]).ravel())
+        lengths.append(np.full(len(rows), len(first)))
         if not binary:
             value = matrix.data[entries]
-            data.append((value.take(first, axis=1) * value.take(second, axis=1)).ravel())
-    indptr = np.append(0, np.cumsum((counts * (counts + 1) // 2)[order]))
+            data.append((value[:, first] * value[:, second]).ravel())
+    indptr = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
     flat = np.concatenate(columns)
     values = np.ones(len(flat)) if binary else np.concatenate(data)
     return order, scipy_sparse.csr_matrix((values, flat, indptr), shape=(N, D * D))

@@ -15,6 +15,7 @@ import numpy as np
 from klimb.errors import NotPositiveDefiniteError
 from klimb.infer.newton import anderson_weights
 from klimb.infer.problem import Problem, State
+from klimb.infer.start import sites_at, start_at
 from klimb.latents.base import Posterior
 from klimb.likelihoods import Observed
 from klimb.numerics.arrays import Array
@@ -23,6 +24,8 @@ COMBINED = 8  # states
 MOST = 40  # steps
 FARTHEST = 0.3  # that a step moves the log scale
 NEAR = 1.0  # residual up to which the scale may move with the sites
+MODE_STEPS, MODE_GAIN = 12, 1.0  # most Newton steps towards a mode, and the nats of the last one
+SHORTEST = 0.1  # share of such a step
 
 Slope = Callable[[Any, Posterior], float]
 Trace = tuple[Array, Array, Array]
@@ -71,6 +74,32 @@ def plain_steps(model: Any, data: Observed, problem: Problem, state: State, slop
             break
         found, share = after, min(2.0 * share, 1.0)
     return found
+
+
+def mode_sites(problem: Problem) -> Posterior | None:
+    """Sites that match the marginals of Laplace's approximation, by Newton steps without integrals; None without any.
+    """
+    site, latent = problem.site, problem.latent
+    if not (site.log_concave and site.smooth and site.separable and site.uses_variance) or latent.slack.any():
+        return None
+    d, a = np.zeros(latent.n_sites), np.zeros(latent.n_sites)  # f - mu = K a
+    e = site.point(problem.y, latent.mean)
+    height = float(e.value.sum())
+    for _ in range(MODE_STEPS):
+        factor, pull = latent.factor(e.gamma), e.gamma * d - e.alpha
+        ahead = factor.shift(pull)
+        step, above, there = 1.0, -np.inf, e
+        dd, da = ahead - d, pull - e.gamma * ahead - a
+        while not above >= height and step > SHORTEST:
+            there = site.point(problem.y, latent.mean + d + step * dd)
+            above = float(there.value.sum()) - 0.5 * float((a + step * da) @ (d + step * dd))
+            step *= 0.5
+        if not above >= height:
+            return None
+        d, a, e, gain, height = d + 2.0 * step * dd, a + 2.0 * step * da, there, above - height, above
+        if gain < MODE_GAIN:
+            return start_at(latent, *sites_at(site, problem.y, latent.mean + d, factor.variances()))
+    return None
 
 
 def _ahead(before: Joint, data: Observed, last: list[Trace], share: float, slope_of: Slope) -> Joint | None:

@@ -18,11 +18,11 @@ from klimb.infer.natural import patience, within_reach
 from klimb.infer.newton import Linearised, anderson_weights
 from klimb.infer.problem import Problem, State
 from klimb.infer.result import Result
-from klimb.infer.start import mode_sites, start_at
+from klimb.infer.start import start_at
 from klimb.latents.base import Posterior
 from klimb.likelihoods import Observed
 from klimb.models.model import Listen, Progress
-from klimb.models.plain_steps import plain_steps
+from klimb.models.plain_steps import mode_sites, plain_steps
 from klimb.models.search import under
 from klimb.models.sites_near import SitesNear
 from klimb.numerics.arrays import Array
