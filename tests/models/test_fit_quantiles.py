@@ -65,6 +65,16 @@ def test_quantiles_of_measurements(name, spread, p):
     np.testing.assert_allclose(distribution(f, parts, response_quantile(f, parts, p)), p, atol=2e-6)
 
 
+@pytest.mark.parametrize("p", [0.05, 0.95])
+def test_quantiles_at_steep_ends(p):
+    """Secants alone miss one beta mixture in four."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        f = Latents(WEIGHTS, 0.5 + 0.8 * rng.standard_normal((6, 5)), 0.3 * np.exp(rng.standard_normal((6, 5))), ())
+        y = response_quantile(f, SITES["beta"], p)
+        assert (np.abs(distribution(f, SITES["beta"], y) - p) < 2e-6)[y < 1.0 - 1e-11].all()
+
+
 @pytest.mark.parametrize("p", [0.05, 0.5, 0.95])
 @pytest.mark.parametrize("spread", [0.05, 0.8])
 @pytest.mark.parametrize("name", COUNTS)

@@ -258,16 +258,14 @@ class Latents:
         return replace(self, m=self.m[:, at], v=self.v[:, at])
 
     def bent(self, skewness: Array) -> Latents:
-        """Each Gaussian in pieces, so that it is skewed by so much, where that shows."""
-        shows = self.skewed(skewness)
-        if not shows.any():
+        """Each Gaussian in pieces, so that it is skewed by so much, if that shows at any row."""
+        if not self.skewed(skewness).any():
             return self
         pieces = [skewed_pieces(own) for own in skewness]
         shares = pieces[0][0]
         means, variances = (np.array([own[k] for own in pieces]) for k in (1, 2))
-        means, variances = np.where(shows, means, 0.0), np.where(shows, variances, 1.0)
-        m = (self.m[:, None] + np.sqrt(self.v)[:, None] * means).reshape(-1, len(shows))
-        v = (self.v[:, None] * variances).reshape(-1, len(shows))
+        m = (self.m[:, None] + np.sqrt(self.v)[:, None] * means).reshape(-1, self.m.shape[1])
+        v = (self.v[:, None] * variances).reshape(-1, self.m.shape[1])
         models = tuple(model for model in self.models for _ in shares)
         return Latents(np.outer(self.weights, shares).ravel(), m, v, models)
 

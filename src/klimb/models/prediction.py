@@ -5,7 +5,7 @@ from os import PathLike
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from scipy.special import softmax
+from scipy.special import expit, logit, softmax
 
 from klimb.errors import InputError, require
 from klimb.likelihoods import LINKS
@@ -26,6 +26,8 @@ SECANT_STEPS, SECANT_TOL = 15, 1e-6  # on the distribution function of y; the la
 CLASS_DRAWS = 8192  # of f under all points together, for the ends of the chance of a class: to some 0.03 sd
 HEAVY = 0.01  # of the posterior's mass: where more of it leaves y without a mean, none is given
 MOST_DRAWS = 500  # of a sampler that the noise of y is averaged over
+FEW = 20_000  # rows times points of theta up to which all rows are bent where one is: no step from row to row
+HALVES = 50  # of an interval, down to rounding
 AT_A_TIME = 1 << 17  # rows of files
 TOGETHER = 2**19  # rows times points of theta that are predicted together
 SAMPLED, TELLING = 500, 1e-4  # rows that are asked, and differences of predictions that they notice, in sds
@@ -63,7 +65,7 @@ def columns_by_rows(components: Components, model: Any, prepared: Any, kind: Pre
         own = {name: values[some] for name, values in (aux or {}).items()}
         if skewness is None or not (shows := f.skewed(skewness)).any():
             return columns_of(f, kind, tail, levels, own or None)
-        if shows.all() or len(f.models[0].likelihood.fields) > 1:
+        if shows.all() or f.m.size <= FEW or len(f.models[0].likelihood.fields) > 1:
             return columns_of(f.bent(skewness), kind, tail, levels, own or None)
         found = dict[str, Array]()
         for at in (np.flatnonzero(~shows), np.flatnonzero(shows)):  # pieces are many: only for rows that need them
@@ -293,7 +295,26 @@ def _secant_quantile(below: Any, slope: Array, y: Array, p: float, support: str)
             usable = np.isfinite(secant) & (secant > 0.1 * slope) & (secant < 10.0 * slope)
         slope = np.where(usable, secant, slope)
         gap = new_gap
+    else:
+        left = rows[np.abs(gap) > SECANT_TOL]
+        if left.size:
+            y[left] = _halved_quantile(below, left, y[left], p, support)
     return y
+
+
+def _halved_quantile(below: Any, rows: Array, y: Array, p: float, support: str) -> Array:
+    """The same by halves of an interval, for rows whose distribution function is too steep at an end for secants."""
+    to, back = {"positive": (np.log, np.exp), "unit": (logit, expit)}.get(support, (np.asarray, np.asarray))
+    low, high = to(y) - 1.0, to(y) + 1.0
+    while (short := below(rows, back(low)) > p).any():
+        low = np.where(short, 2.0 * low - high, low)
+    while (short := below(rows, back(high)) < p).any():
+        high = np.where(short, 2.0 * high - low, high)
+    for _ in range(HALVES):
+        middle = 0.5 * (low + high)
+        under = below(rows, back(middle)) < p
+        low, high = np.where(under, middle, low), np.where(under, high, middle)
+    return np.asarray(back(0.5 * (low + high)))
 
 
 def _whole_quantile(below: Any, y: Array, p: float) -> Array:
