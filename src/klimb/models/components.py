@@ -248,22 +248,28 @@ class Latents:
         shift, slope = maps.T[..., None]
         return replace(self, m=shift + slope * self.m, v=slope**2 * self.v), maps
 
-    def skewed(self, skewness: Array) -> Any:
-        """Where skewness under each point, or under all, shows in the mean of y, which theta may spread less than f."""
+    def skewed(self, skewness: Array) -> Array:
+        """The share of skewness under each point, or under all, that shows in the mean of y, for each row.
+
+        Theta may spread that mean less than f. There is no step, so that rounding does not decide what is shown.
+        """
         every, _ = self.predictors([model.new_site(None) for model in self.models])
-        return np.abs(every.weights @ (every.v**1.5 * skewness)) > ROUND * every.moments()[1] ** 1.5
+        size = np.abs(every.weights @ (every.v**1.5 * skewness)) / np.maximum(every.moments()[1], 1e-200) ** 1.5
+        return np.asarray(np.clip(4.0 * size / ROUND - 3.0, 0.0, 1.0))
 
     def rows(self, at: Any) -> Latents:
         """At some of the rows, where each has one f."""
         return replace(self, m=self.m[:, at], v=self.v[:, at])
 
     def bent(self, skewness: Array) -> Latents:
-        """Each Gaussian in pieces, so that it is skewed by so much, if that shows at any row."""
-        if not self.skewed(skewness).any():
+        """Each Gaussian in pieces, so that it is skewed by so much, where that shows."""
+        share = self.skewed(skewness)
+        if not share.any():
             return self
         pieces = [skewed_pieces(own) for own in skewness]
         shares = pieces[0][0]
         means, variances = (np.array([own[k] for own in pieces]) for k in (1, 2))
+        means, variances = np.sqrt(share) * means, 1.0 - share * (1.0 - variances)  # the same variance in all
         m = (self.m[:, None] + np.sqrt(self.v)[:, None] * means).reshape(-1, self.m.shape[1])
         v = (self.v[:, None] * variances).reshape(-1, self.m.shape[1])
         models = tuple(model for model in self.models for _ in shares)

@@ -26,7 +26,6 @@ SECANT_STEPS, SECANT_TOL = 15, 1e-6  # on the distribution function of y; the la
 CLASS_DRAWS = 8192  # of f under all points together, for the ends of the chance of a class: to some 0.03 sd
 HEAVY = 0.01  # of the posterior's mass: where more of it leaves y without a mean, none is given
 MOST_DRAWS = 500  # of a sampler that the noise of y is averaged over
-FEW = 20_000  # rows times points of theta up to which all rows are bent where one is: no step from row to row
 HALVES = 50  # of an interval, down to rounding
 AT_A_TIME = 1 << 17  # rows of files
 TOGETHER = 2**19  # rows times points of theta that are predicted together
@@ -63,9 +62,9 @@ def columns_by_rows(components: Components, model: Any, prepared: Any, kind: Pre
     def columns(some: Any, parts: Components, models: Any) -> dict[str, Array]:
         f, skewness = parts.straight(models, prepared.some(some), **options)
         own = {name: values[some] for name, values in (aux or {}).items()}
-        if skewness is None or not (shows := f.skewed(skewness)).any():
+        if skewness is None or not (shows := f.skewed(skewness) > 0.0).any():
             return columns_of(f, kind, tail, levels, own or None)
-        if shows.all() or f.m.size <= FEW or len(f.models[0].likelihood.fields) > 1:
+        if shows.all() or len(f.models[0].likelihood.fields) > 1:
             return columns_of(f.bent(skewness), kind, tail, levels, own or None)
         found = dict[str, Array]()
         for at in (np.flatnonzero(~shows), np.flatnonzero(shows)):  # pieces are many: only for rows that need them
@@ -305,11 +304,16 @@ def _secant_quantile(below: Any, slope: Array, y: Array, p: float, support: str)
 def _halved_quantile(below: Any, rows: Array, y: Array, p: float, support: str) -> Array:
     """The same by halves of an interval, for rows whose distribution function is too steep at an end for secants."""
     to, back = {"positive": (np.log, np.exp), "unit": (logit, expit)}.get(support, (np.asarray, np.asarray))
-    low, high = to(y) - 1.0, to(y) + 1.0
-    while (short := below(rows, back(low)) > p).any():
-        low = np.where(short, 2.0 * low - high, low)
-    while (short := below(rows, back(high)) < p).any():
-        high = np.where(short, 2.0 * high - low, high)
+    edge = {"positive": 700.0, "unit": 36.0}.get(support, 1e300)
+    with np.errstate(divide="ignore"):
+        place = np.clip(to(y), -edge, edge)  # a guess may lie on the end itself
+    low, high = place - 1.0, place + 1.0
+    for _ in range(HALVES):
+        short, long = below(rows, back(low)) > p, below(rows, back(high)) < p
+        low = np.where(short, np.maximum(2.0 * low - high, -edge), low)
+        high = np.where(long, np.minimum(2.0 * high - low, edge), high)
+        if not (short | long).any():
+            break
     for _ in range(HALVES):
         middle = 0.5 * (low + high)
         under = below(rows, back(middle)) < p
