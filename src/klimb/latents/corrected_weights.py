@@ -25,6 +25,7 @@ class WidenedWeights(WeightPosterior):
     """
 
     kind: ClassVar[str] = "widened"
+    lends: ClassVar[bool] = True
     mean: Array
     base: WeightPosterior
     rows: Array  # (r, D)

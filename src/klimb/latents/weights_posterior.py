@@ -34,6 +34,7 @@ class WeightPosterior(ABC):
 
     kind: ClassVar[str]
     couples: ClassVar[bool] = False  # whether outputs that a site takes for independent are correlated
+    lends: ClassVar[bool] = False  # whether what was added to it can be added to another, see `lent`
     by_levels: ClassVar[bool] = False  # whether some of the weights belong to levels, each to one
     cubes: Array = np.zeros((0, 0))  # its third central moments, if they are known: see `third_moments`
     mean: Array

@@ -135,9 +135,9 @@ class Components:
 
         Third moments alone do where points of theta are many, pieces where those of some weights are not known.
         """
-        every = len(self.third) > 1 or self.third.shape[1] == len(self.parts[0].mean)
         if any(part.cubes.size for part in self.parts):
             return self
+        every = len(self.third) > 1 or self.third.shape[1] == len(self.parts[0].mean)
         if self.third.size and every:
             return self if self.integrated and not self.parts[0].couples else self.split  # coupled fields are not bent
         return replace(self.split, third=NO_THIRD)

@@ -184,7 +184,7 @@ class Corrector:
 
     def _apart(self, result: Result) -> int:
         part = _leading(result)[0]
-        return 0 if part is None else APART if part.lent(part) is not part else 1
+        return 0 if part is None else APART if part.lends else 1
 
     def again(self) -> bool:
         """Whether to fit again at the next of many points of theta for what is not remembered of it."""

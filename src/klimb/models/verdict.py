@@ -100,7 +100,8 @@ def _judged(fit: Fit, facts: list[Fact]) -> Verdict:
         engine = _by_engine(fit.result.trust, precision, 0.0 if as_it_was else ratio)
         left = float(np.nanmax([engine.number, PRECISION + REMAINING * ratio]))
         if left > WRONG_SD and engine.word != "doubt":
-            return Verdict("doubt", left, OF_SD, f"sds may be off by {left:.0%}: leading order corrects too much here.")
+            return Verdict("doubt", left, OF_SD, f"sds may be off by {left:.0%}: the posterior is too far from "
+                           "Gaussian for a correction to leading order.")
         return engine if engine.word == "doubt" or small else Verdict(
             "corrected", left, OF_SD, "The numbers shown are corrected to leading order and can be used (sds right to "
             f"about {left:.1%}): by the bound instead of the evidence they would be off by up to {shift:.2f} sd in a "

@@ -6,7 +6,9 @@ With pi_b proportional to q w^b, where w = p(y, f) / q(f), b goes from 0, where 
 
 Elliptical slices (Murray, Adams and MacKay 2010) around q draw from every pi_b: a chain moves to z cos(t) + e sin(t), e
 another draw of q, with t from a bracket that shrinks until the new place lies in the slice. They need no tuning, and as
-q is close to pi_b the first t is mostly taken, which makes a draw that hardly knows the one before.
+q is close to pi_b the first t is mostly taken, which makes a draw that hardly knows the one before. The particles of
+`klimb.trust.tempered` are as good and as quick up to some 60 directions; with 150 of a field they say 4.4 to 5.4 nats
+where chains say 2.3 to 2.4 and take twice as long, with 400 fifteen times.
 """
 
 from collections.abc import Iterator
