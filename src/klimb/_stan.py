@@ -7,7 +7,7 @@ Names of variables are made of fixed words and a tag, never of the user's text: 
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,6 @@ _PLAIN = frozenset(string.ascii_letters + string.digits + " _.,:()|+-~^*=<>[]")
 LONGEST = 100  # characters of a comment
 
 
-@final
 @dataclass(frozen=True)
 class StanDefinition:
     """A variable with its expression; one for every class where ``{c}`` stands in it."""
@@ -40,7 +39,6 @@ class StanDefinition:
                 f"for (c in 1:C) {self.name}[c] = {self.value.replace('{c}', '[c]')};")
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class StanPart:
     """Lines of a Stan program, by its blocks.
@@ -64,7 +62,6 @@ class StanPart:
     by_row: bool = False  # whether the density takes one row at a time
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class ToldLevels:
     """What the rows say of the levels of a group: log p(y | .) is about pull'b - (lean c)'b - b'precision b / 2.
@@ -94,7 +91,6 @@ class ToldLevels:
         return -float(np.log(np.diagonal(self._lower(root), axis1=1, axis2=2)).sum())
 
 
-@final
 @dataclass(frozen=True)
 class StanScope:
     """Where a term stands: the ending of its names, how many classes the response has, how its weights are written."""

@@ -19,7 +19,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
 from types import UnionType
-from typing import Any, Literal, TypeVar, Union, final, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -60,7 +60,6 @@ def pack(value: Any, arrays: dict[str, Any]) -> Any:
     return _Packer(arrays).pack(value, "")
 
 
-@final
 class _Packer:
     def __init__(self, arrays: dict[str, Any]) -> None:
         self._arrays = arrays
@@ -139,7 +138,6 @@ def unpack(document: Any, arrays: Mapping[str, Any]) -> Any:
         raise _damaged(f"something else ({type(error).__name__}: {error})") from error
 
 
-@final
 class _Unpacker:
     def __init__(self, arrays: Mapping[str, Any]) -> None:
         self._arrays = arrays

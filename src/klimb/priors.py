@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -54,7 +54,6 @@ class NamedPrior(Prior):
         return f"{self.stored_kind.removeprefix(KIND)}({numbers})"
 
 
-@final
 @stored("prior.normal")
 @dataclass(frozen=True)
 class Normal(NamedPrior):
@@ -91,7 +90,6 @@ class PositivePrior(Prior):
         raise InputError("this needs a prior that can be written in Stan", str(self), "Give the prior a method stan.")
 
 
-@final
 @stored("prior.exponential")
 @dataclass(frozen=True)
 class Exponential(NamedPrior, PositivePrior):
@@ -133,7 +131,6 @@ class Exponential(NamedPrior, PositivePrior):
         return f"exponential({_short(self.mean)}{power})"
 
 
-@final
 @stored("prior.half_normal")
 @dataclass(frozen=True)
 class HalfNormal(NamedPrior, PositivePrior):
@@ -155,7 +152,6 @@ class HalfNormal(NamedPrior, PositivePrior):
         return f"normal_lpdf({name} | 0, {literal(self.sd)}) + log(2)"
 
 
-@final
 @stored("prior.log_normal")
 @dataclass(frozen=True)
 class LogNormal(NamedPrior, PositivePrior):
@@ -178,7 +174,6 @@ class LogNormal(NamedPrior, PositivePrior):
         return f"lognormal_lpdf({name} | {literal(math.log(self.median))}, {literal(self.sd)})"
 
 
-@final
 @stored("prior.gamma")
 @dataclass(frozen=True)
 class Gamma(NamedPrior, PositivePrior):
@@ -201,7 +196,6 @@ class Gamma(NamedPrior, PositivePrior):
         return f"gamma_lpdf({name} | {literal(self.shape)}, {literal(self.rate)})"
 
 
-@final
 @stored("prior.log_flat")
 @dataclass(frozen=True)
 class LogFlat(PositivePrior):
@@ -223,7 +217,6 @@ class LogFlat(PositivePrior):
         return "flat in its logarithm"
 
 
-@final
 @stored("prior.beta")
 @dataclass(frozen=True)
 class Beta(NamedPrior):
@@ -239,7 +232,6 @@ class Beta(NamedPrior):
     b: float = 1.0
 
 
-@final
 @stored("prior.uniform")
 @dataclass(frozen=True)
 class Uniform(NamedPrior, PositivePrior):
@@ -267,7 +259,6 @@ class Uniform(NamedPrior, PositivePrior):
         return f"uniform_lpdf({name} | {literal(self.lower)}, {literal(self.upper)})"
 
 
-@final
 @stored("prior.pc_correlation")
 @dataclass(frozen=True)
 class PCCorrelation(NamedPrior):
@@ -290,7 +281,6 @@ class PCCorrelation(NamedPrior):
         return f"log(0.5 * {rate} * abs({name}) / {distance}) - {rate} * {distance} - log1m({name}^2)"
 
 
-@final
 @stored("prior.pc_share")
 @dataclass(frozen=True)
 class PCShare(NamedPrior):
@@ -339,7 +329,6 @@ class PCShare(NamedPrior):
                 f"* (1 - {FADING} * {rise} * expm1(-{beyond})) - log({name}) - log1m({name})")
 
 
-@final
 @stored("prior.lkj")
 @dataclass(frozen=True)
 class LKJ(NamedPrior):
@@ -348,7 +337,6 @@ class LKJ(NamedPrior):
     eta: float = 2.0
 
 
-@final
 @stored("prior.dirichlet")
 @dataclass(frozen=True)
 class Dirichlet(NamedPrior):
@@ -357,7 +345,6 @@ class Dirichlet(NamedPrior):
     concentration: float = 1.0
 
 
-@final
 @stored("prior.fixed")
 @dataclass(frozen=True)
 class Fixed(NamedPrior):

@@ -23,7 +23,6 @@ they were computed, but not farther than a `Drift` says, the largest bound withi
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
 
 import numpy as np
 import numpy.typing as npt
@@ -57,7 +56,6 @@ ROWS_AT_ONCE = 1 << 14  # whose covariances with the targets are in memory toget
 TIE = 1e-9  # scores closer than this, relative to the largest, are equal: the first row wins
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Box:
     """The spline of log ``score`` between ``low`` and ``high``, both (m, log v)."""
@@ -153,7 +151,6 @@ def _halved(rows: Array) -> Array:
     return fine
 
 
-@final
 class _Places:
     """Where the rows of a snapshot are in a box, and which of them lead."""
 
@@ -165,7 +162,6 @@ class _Places:
         self.alone = 0  # rows computed alone since the snapshot
 
 
-@final
 class Shortlist:
     """Keeps its spline from choice to choice."""
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from typing import final
 
 import numpy as np
 
@@ -69,7 +68,6 @@ class Belief(ABC):
         return None if directions else self
 
 
-@final
 class PriorBelief(Belief):
     """Nothing labelled yet."""
 
@@ -83,7 +81,6 @@ class PriorBelief(Belief):
         return pool.row_norms_squared(self._prior.root)[0]
 
 
-@final
 class PrimalBelief(Belief):
     """V_w = R R', with R of few columns."""
 
@@ -143,7 +140,6 @@ class PrimalBelief(Belief):
         return m, v
 
 
-@final
 class CrossProducts:
     """K between the pool and rows of it that are labelled, one column per label, kept as long as memory allows.
 
@@ -180,7 +176,6 @@ class CrossProducts:
         return self._kept[:, :n] if order == list(range(n)) else self._kept[:, order]
 
 
-@final
 class DualBelief(Belief):
     """V_w = Sigma - Sigma X'(K + G^-1)^-1 X Sigma over the N labelled rows X: [A] Eq. (19)."""
 
@@ -255,7 +250,6 @@ def belief_of(posterior: Posterior, kept: CrossProducts | None = None, rows: Ind
     return PrimalBelief(posterior.mean, latent.posterior_root(posterior), upper=latent.prior.root.ndim == 1)
 
 
-@final
 class KrylovBelief(Belief):
     """V_w = A^-1 by conjugate gradients; variances of a pool from below, by ``k`` Lanczos vectors."""
 

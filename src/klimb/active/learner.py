@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Any, Self
 
 import numpy as np
 
@@ -29,7 +29,6 @@ NO_SITES = np.empty((2, 0))  # slope and gamma of each
 START_TOL = 1e-3  # of new sites that a fit starts from
 
 
-@final
 class ActiveLearner:
     """Chooses which rows of a pool to label next, from the posterior of a linear model.
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,7 +34,6 @@ SOLVED_AT_ONCE = 64  # right-hand sides of one block of solves
 LOST = 1e-10  # share of its former value below which a variance is a difference of equal numbers
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Pending:
     """V - sum_k c_k d_k d_k': the covariance of the weights after inclusions that no fit has seen yet."""
@@ -107,7 +106,6 @@ class Targets(NamedTuple):
                        np.maximum(self.v - c * w * w, 0.0))
 
 
-@final
 @dataclass(eq=False)
 class WorkCounts:
     """What the algebra has cost, from one state to the next."""
@@ -119,7 +117,6 @@ class WorkCounts:
     rows: int = 0  # whose marginals were computed alone
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Snapshot:
     """The marginals of all rows at one time, and what the weights were then."""
@@ -142,7 +139,6 @@ class Drift(NamedTuple):
     growth: float
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Marginals:
     """``m`` and ``v`` of every row of the pool, ``weights`` u, and ``log_det``: log|A| less that of the last fit."""

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,6 @@ FINGERPRINT_ROWS = 512
 MOST_PAIRED = 1000  # columns up to which products of pairs are worth storing: beyond, labels are fewer than columns
 
 
-@final
 class DenseRows(BlockedDesign):
     """Rows of an array of any number type, in memory or mapped from a file, with a column of ones behind them if asked.
 

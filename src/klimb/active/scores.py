@@ -12,7 +12,7 @@ applications that it builds on).
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from klimb.numerics.dense import log_det_from_cholesky
 from klimb.sites import Gaussian, Site
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Candidates:
     """What a score may ask: the site, the marginals, and on demand covariances with a set of target rows.
@@ -57,7 +56,6 @@ class Candidates:
         return self.targets()
 
 
-@final
 @dataclass(frozen=True)
 class Score:
     """A ``rule`` for the site and the marginals (m, v) of candidates, one number each: larger is better.

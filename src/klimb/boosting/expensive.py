@@ -10,7 +10,6 @@ far the surrogate is off there corrects the bound and says whether to trust it.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import final
 
 import numpy as np
 
@@ -52,7 +51,6 @@ NODES = 128  # of a component, by which it is kept or not
 JUDGED = 4096  # draws by which the bound of the surrogate is known
 
 
-@final
 class KnownPoints:
     """Points at which the log density is known, in free coordinates; no more than ``budget`` evaluations are made."""
 
@@ -78,7 +76,6 @@ class KnownPoints:
         return max(1.0, float(top[0] - top[min(2 * dim + 1, len(top) - 1)]) / (3.0 * dim))
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class SurrogateModel:
     """A surrogate in whitened coordinates z = inverse (u - centre), as a function of u.

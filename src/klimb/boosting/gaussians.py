@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -17,7 +17,6 @@ LOG_2PI = float(np.log(2.0 * np.pi))
 CHUNK = 1 << 22  # numbers in one block of work
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Gaussians:
     """N(means[k], roots[k] roots[k]'), k = 1..K; a root is any invertible square matrix."""
@@ -163,7 +162,6 @@ def node_count(dim: int) -> int:
     return max(32, 16 * dim) if dim <= 6 else max(96, 2 * dim + 40)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class BoostStep:
     """The mixture after a step: its size, weights, bound with standard error, and the evaluations used so far.

@@ -5,7 +5,6 @@ D^2 + D Q_r (T T' - I) Q_r' D: diagonal plus rank r. The axes are those in which
 """
 
 from dataclasses import dataclass, field
-from typing import final
 
 import numpy as np
 
@@ -31,7 +30,6 @@ RANK = 20  # axes that are refined at a time
 TURNS = 4  # times that they are chosen anew
 
 
-@final
 @dataclass
 class BoundCheck:
     """Values at a second set of nodes, which the fit has not seen: what the bound is judged by."""
@@ -57,7 +55,6 @@ class BoundCheck:
         return EvaluatedMixture(fit.weights, fit.parts, values, np.zeros((K, S, 0)), self.nodes, fit.rho)
 
 
-@final
 class Booster:
     """One run: the target, the nodes, the current mixture and the record of how it grew."""
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from klimb.numerics.mixtures import mixture_quantile
 DRAWS = 1 << 13  # for moments and quantiles without a closed form
 
 
-@final
 class Ended(Enum):
     """Why a run ended; ``advice`` says what to do about it."""
 
@@ -35,7 +34,6 @@ class Ended(Enum):
         return self.value
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Mixture:
     """sum_k w_k N(mean_k, cov_k) in free coordinates, mapped to the user's by the transforms (identical without any).

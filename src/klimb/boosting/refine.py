@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -40,7 +40,6 @@ Index: TypeAlias = np.ndarray[Any, np.dtype[np.signedinteger[Any]]]
 Natural: TypeAlias = tuple[Array, Array, Array]  # in weights, moves and factors
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class EvaluatedMixture:
     """A mixture with the target's values and (whitened) slopes at the nodes of each component."""
@@ -159,7 +158,6 @@ def _moved(fit: EvaluatedMixture, to: EvaluatedMixture, moved: Index, values: Ar
                    slopes=all_slopes)
 
 
-@final
 class ProximalObjective:
     """Minus the modelled bound plus the proximal term, as a function of logits and of moves in whitened coordinates.
 

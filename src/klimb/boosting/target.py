@@ -11,7 +11,7 @@ import copy
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -81,7 +81,6 @@ class TargetError(KlimbError, RuntimeError):
     """The user's function raised an exception; the message names the point, the cause is chained."""
 
 
-@final
 class Target:
     """log p in the unconstrained coordinates u that the mixture lives in: log f(x(u)) + log |dx/du|.
 

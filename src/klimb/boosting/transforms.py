@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from scipy.special import expit, log_expit
@@ -49,7 +49,6 @@ class Transform(ABC):
         """The gradient in u of f(x(u)) + log |dx/du|, from the gradient ``slope`` of f in x."""
 
 
-@final
 @dataclass(frozen=True)
 class Real(Transform):
     """No constraint.
@@ -111,7 +110,6 @@ class HalfLine(Transform):
         return np.asarray(slope * np.exp(self._log_slope(U)) + self.sign)
 
 
-@final
 @dataclass(frozen=True)
 class Positive(HalfLine):
     """x > 0 by x = exp(u).
@@ -125,7 +123,6 @@ class Positive(HalfLine):
     edge = 0.0
 
 
-@final
 @dataclass(frozen=True)
 class Above(HalfLine):
     """x > low by x = low + exp(u); ``Above(0.0)`` is `Positive`.
@@ -142,7 +139,6 @@ class Above(HalfLine):
         return self.low
 
 
-@final
 @dataclass(frozen=True)
 class Below(HalfLine):
     """x < high by x = high - exp(-u), a rising function of u.
@@ -160,7 +156,6 @@ class Below(HalfLine):
         return self.high
 
 
-@final
 @dataclass(frozen=True)
 class Interval(Transform):
     """low < x < high by a logistic curve.
@@ -197,7 +192,6 @@ class Interval(Transform):
         return np.asarray(slope * (self.high - self.low) * share * rest + rest - share)
 
 
-@final
 @dataclass(frozen=True)
 class Ordered(Transform):
     """x_1 < x_2 < ... < x_n by x_1 = u_1, x_k = x_{k-1} + exp(u_k).
@@ -227,7 +221,6 @@ class Ordered(Transform):
         return self._gaps.pull_back(U, np.cumsum(slope[:, ::-1], axis=1)[:, ::-1])  # x_j moves with every u_k, k <= j
 
 
-@final
 @dataclass(frozen=True)
 class Simplex(Transform):
     """x_k > 0 that sum to 1, by stick breaking from n - 1 free coordinates; u = 0 is the centre.
@@ -274,7 +267,6 @@ class Simplex(Transform):
         return np.asarray(found + leave - take - take * np.arange(self.size - 2, -1, -1.0))
 
 
-@final
 class TransformedBlocks:
     """The blocks of x side by side, from ``transform`` of `klimb.boost`."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -29,7 +29,6 @@ ROUGH = 0.2  # nats by which a surrogate may be off
 HEAVY = 10.0  # times the average: weights below it settle an average whatever their tail looks like
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class CorrectedMixture:
     """Moments of the target itself: draws of the mixture, and of a wider one, reweighted by the target.
@@ -75,7 +74,6 @@ class SurrogateCheck(NamedTuple):
         return self.error < ROUGH and self.outside == 0 and self.missing < MISSING
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class MixtureTrust:
     """``verdict`` is "trust" (use q), "corrected" (use q.corrected) or "doubt" (neither).
@@ -120,7 +118,6 @@ class MixtureTrust:
         ])
 
 
-@final
 class Weighed:
     """Points of q and around it with everything that their weights need; the target is evaluated once."""
 

@@ -6,7 +6,7 @@ second, whatever model the user trains on the labels. modAL takes any callable, 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from klimb.numerics.arrays import Array, Index
 from klimb.numerics.lazy import scipy_sparse
 
 
-@final
 @dataclass(frozen=True)
 class ModalStrategy:
     """A query strategy for modAL: ``modAL.models.ActiveLearner(estimator, query_strategy=ModalStrategy())``.

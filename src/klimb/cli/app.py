@@ -2,7 +2,6 @@
 
 from importlib import import_module
 from pathlib import Path
-from typing import final
 
 import click
 
@@ -38,7 +37,6 @@ Exit codes:
 """
 
 
-@final
 class Commands(click.Group):
     """Finds commands by name without importing the others."""
 

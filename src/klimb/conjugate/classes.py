@@ -7,7 +7,7 @@ parameters as its coefficients: all N x K of them are one matrix product, and th
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, ClassVar, TypeAlias, final
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from scipy.special import gammaln
@@ -22,7 +22,6 @@ from klimb.numerics.arrays import Array, as_float, refuse
 from klimb.numerics.special import HALF_LOG_2PI
 
 
-@final
 class MarkovChain(Family):
     """Chains of K classes: natural parameters (first, step, class at each time), all logarithms.
 
@@ -84,7 +83,6 @@ class MarkovChain(Family):
         return np.concatenate(out, axis=1)
 
 
-@final
 class ChainGiven(Conditional):
     """Sequences of classes: first ~ Categorical(first), next ~ Categorical(step[previous])."""
 
@@ -237,7 +235,6 @@ EMISSIONS: dict[type[Family], Callable[[Any], Said]] = {
     Dirichlet: _words}
 
 
-@final
 class Emission:
     """What rows of data add to the natural parameters of the classes, if they belong to them."""
 
@@ -295,7 +292,6 @@ def classes(component: Variable) -> int:
     return int(component.conditional.natural({})[0].shape[0]) if tied else component.plates[0]
 
 
-@final
 class MixtureData(Evidence):
     """Observed rows of a mixture, one per plate of the gate; a row with NaN is missing."""
 

@@ -1,6 +1,6 @@
 """The conjugate conditionals: what each variable may depend on, and the function that declares it in a network."""
 
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from scipy.special import gammaln
@@ -15,7 +15,6 @@ from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.special import HALF_LOG_2PI
 
 
-@final
 class KnownParameters(Conditional):
     """A prior with known parameters: one member of the family for every plate."""
 
@@ -36,7 +35,6 @@ class KnownParameters(Conditional):
         return factor.kl(self.prior)
 
 
-@final
 class Scale:
     """A precision: a number, a gamma variable (whole or indexed), or a product of these."""
 
@@ -74,7 +72,6 @@ class Scale:
         return target.collect(tuple(np.broadcast_arrays(half_count, -half_square * others)))
 
 
-@final
 class NormalGiven(Conditional):
     """x ~ Normal(predictor, precision)."""
 
@@ -115,7 +112,6 @@ class NormalGiven(Conditional):
         return self.mean.message(to, J, J * x[0], state)
 
 
-@final
 class MultivariateGiven(Conditional):
     """x ~ MultivariateNormal(mean, precision): precision a gamma per entry (ARD), one gamma, or a Wishart variable."""
 
@@ -180,7 +176,6 @@ class MultivariateGiven(Conditional):
         return np.asarray(0.5 * count * self.dimension), np.asarray(-0.5 * diagonal.sum())
 
 
-@final
 class GammaGiven(Conditional):
     """x ~ Gamma(shape, rate) with a gamma variable as its rate."""
 
@@ -200,7 +195,6 @@ class GammaGiven(Conditional):
         return self.rate.collect(tuple(np.broadcast_arrays(weight * self.shape, -weight * x[1])))
 
 
-@final
 class CategoricalGiven(Conditional):
     """x ~ Categorical(p) with a Dirichlet variable p."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from time import perf_counter
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from klimb.infer.result import History, Iteration, Status
 HALVINGS = 30  # of a step that a linearised site made too long
 
 
-@final
 class Network:
     """All variables that some evidence depends on, parents first."""
 
@@ -111,7 +110,6 @@ def proper(factor: Family) -> bool:
     return bool(np.all(np.isfinite(value)))
 
 
-@final
 @dataclass(frozen=True)
 class ProximalPoint:
     """lambda <- r lambda + (1 - r) lambda*, r = 1/(1 + beta): [A] Eq. (2) for one factor after the other.
@@ -137,7 +135,6 @@ class ProximalPoint:
         return 1.0 / (1.0 + self.beta)
 
 
-@final
 class Fitted:
     """The factors of a network, the bound on the log evidence, how the fit ended and how it went there.
 
@@ -227,7 +224,6 @@ def fit(*evidence: Evidence, step: ProximalPoint | None = None, start: Mapping[V
     return Fitted(network, state, bound, status, History(rows))
 
 
-@final
 class Stretch:
     """Longer steps along the direction of the last sweep, for sweeps that shrink their steps by a steady factor.
 

@@ -6,7 +6,7 @@ observation or a linearised site says) into messages for the variables inside it
 
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +39,6 @@ class Predictor(Summand, ABC):
         raise AssertionError("a constant has no variables")
 
 
-@final
 class KnownMean(Predictor):
     """A number or array: an offset."""
 
@@ -51,7 +50,6 @@ class KnownMean(Predictor):
         return self.value, np.zeros(())
 
 
-@final
 class Itself(Predictor):
     """A normal variable, whole or through an index."""
 
@@ -67,7 +65,6 @@ class Itself(Predictor):
         return self.view.collect((h, -0.5 * J))
 
 
-@final
 class DotPredictor(Predictor):
     """X w, one entry per row of X (dense or sparse), for a multivariate normal w without plates."""
 
@@ -97,7 +94,6 @@ class DotPredictor(Predictor):
         return self.X.transpose_times(h), -0.5 * self.X.weighted_gram(np.array(J))
 
 
-@final
 class Inner(Predictor):
     """sum_k u_k v_k of two multivariate normals: rows and columns of a matrix factorisation.
 
@@ -166,7 +162,6 @@ class Inner(Predictor):
         return np.asarray(linear), -0.5 * unpacked(np.asarray(precision), mean.shape[1])
 
 
-@final
 class SumPredictor(Predictor):
     """Independent predictors added up."""
 

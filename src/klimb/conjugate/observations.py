@@ -1,7 +1,7 @@
 """What data say: observed conjugate variables, counts and zero-ones, sites that are not conjugate, and word counts."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import gammaln
@@ -16,7 +16,6 @@ from klimb.numerics.lazy import scipy_sparse
 from klimb.sites import Site, SuperGaussian
 
 
-@final
 class ObservedVariable(Evidence):
     """Values of a variable that has unknown parents; NaN is missing."""
 
@@ -51,7 +50,6 @@ class ObservedVariable(Evidence):
         return self.conditional.message(to, self.x, self.weight, state)
 
 
-@final
 class LinearData(Evidence):
     """Data whose log density is linear in the two mean parameters of one variable: first, second, and the rest."""
 
@@ -76,7 +74,6 @@ def _seen(values: Any, name: str) -> tuple[Array, Array]:
     return as_float(np.where(missing, 0.0, y), name), (~missing).astype(float)
 
 
-@final
 class Potential(Evidence):
     """A likelihood that is not conjugate, seen through its oracle at the present factors: [A] Eq. (6)-(7).
 
@@ -119,7 +116,6 @@ class Potential(Evidence):
         return self.predictor.message(to, J, h, state)
 
 
-@final
 class Topics(Evidence):
     """Counts of words in documents, every word with an unknown topic that is summed out at its optimum.
 

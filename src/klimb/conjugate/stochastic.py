@@ -9,7 +9,7 @@ of the shared factors per batch.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from klimb.errors import InputError, require
 from klimb.infer.result import History, Iteration, Status
 
 
-@final
 @dataclass(frozen=True)
 class Stochastic:
     """How batches are visited: sweeps over a batch's own variables, and whether these are kept for the next visit.
@@ -44,7 +43,6 @@ class Stochastic:
         require(self.local_sweeps >= 1, "local_sweeps must be at least 1", f"{self.local_sweeps}", "20 is the default.")
 
 
-@final
 @dataclass
 class _Batch:
     """What a batch said last, and its own part of the bound with the shared moments taken out."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -78,7 +78,6 @@ class Summand:
     __radd__ = __add__
 
 
-@final
 class Variable(Summand):
     """An unknown with its conditional distribution; made by `gamma`, `normal`, ... of `klimb.conjugate`."""
 
@@ -111,7 +110,6 @@ class Variable(Summand):
         return f"{self.name}: {self.family.__name__}, plates {self.plates}"
 
 
-@final
 class View(Summand):
     """A variable as a child sees it: whole, or row by row through an index."""
 

@@ -1,13 +1,12 @@
 """An error in a formula shows the formula, with a caret under the token it is about."""
 
-from typing import TypeAlias, final
+from typing import TypeAlias
 
 from klimb.errors import InputError, width
 
 Span: TypeAlias = tuple[int, int]  # first character and one past the last
 
 
-@final
 class FormulaError(InputError):
     """A formula that cannot be read, or that does not fit the data.
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product as every_choice
 from math import prod
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -98,7 +98,6 @@ def _codes(source: Source, column: str, levels: tuple[str, ...], what: str, advi
     return known
 
 
-@final
 @stored("formula.number")
 @dataclass(frozen=True)
 class NumberFactor:
@@ -115,7 +114,6 @@ class NumberFactor:
         return self.expression.evaluate(source)[:, None]
 
 
-@final
 @stored("formula.basis")
 @dataclass(frozen=True)
 class BasisFactor:
@@ -133,7 +131,6 @@ class BasisFactor:
         return self.basis.evaluate(self.expression.evaluate(source), self.name, source)
 
 
-@final
 @stored("formula.levels")
 @dataclass(frozen=True)
 class LevelFactor:
@@ -318,7 +315,6 @@ def _columns(product: Product, factors: dict[str, Factor], source: Source,
     return np.broadcast_to(np.ones((1, 1)), (source.n, 1)) if values is None else values
 
 
-@final
 @stored("formula.left")
 @dataclass(frozen=True)
 class LeftSide:

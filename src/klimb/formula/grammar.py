@@ -15,7 +15,7 @@ The order in which operators bind is R's.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 from klimb.formula.errors import FormulaError
 from klimb.formula.functions import bind
@@ -50,7 +50,6 @@ def parse(text: str) -> Formula:
     return _Parser(text).formula()
 
 
-@final
 class _Parser:
     def __init__(self, text: str) -> None:
         self.text = text

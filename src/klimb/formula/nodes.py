@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias, final
+from typing import NamedTuple, TypeAlias
 
 from klimb.formula.errors import FormulaError, Span
 
@@ -82,7 +82,6 @@ def quote(name: str) -> str:
     return name if simple else "`" + name.replace("`", "``") + "`"
 
 
-@final
 @dataclass(frozen=True)
 class Name:
     """A column of the data."""
@@ -94,7 +93,6 @@ class Name:
         return quote(self.name)
 
 
-@final
 @dataclass(frozen=True)
 class Number:
     """0 and 1 as terms; any number as an argument."""
@@ -106,7 +104,6 @@ class Number:
         return repr(int(self.value)) if self.value == int(self.value) and abs(self.value) < 1e15 else repr(self.value)
 
 
-@final
 @dataclass(frozen=True)
 class Text:
     """A string, as an argument."""
@@ -118,7 +115,6 @@ class Text:
         return '"' + self.value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-@final
 @dataclass(frozen=True)
 class Word:
     """True, False or None, as an argument."""
@@ -130,7 +126,6 @@ class Word:
         return repr(self.value)
 
 
-@final
 @dataclass(frozen=True)
 class Items:
     """``[1, 2, 3]``, as an argument."""
@@ -142,7 +137,6 @@ class Items:
         return "[" + ", ".join(str(item) for item in self.items) + "]"
 
 
-@final
 @dataclass(frozen=True)
 class Call:
     """A function of the closed list with its arguments; keyword arguments have a name."""
@@ -157,7 +151,6 @@ class Call:
         return f"{self.function}({inner})"
 
 
-@final
 @dataclass(frozen=True)
 class Dot:
     """Every column that the formula does not use in another way."""
@@ -168,7 +161,6 @@ class Dot:
         return "."
 
 
-@final
 @dataclass(frozen=True)
 class Operation:
     """``left operator right``; a sign has no left side."""
@@ -185,7 +177,6 @@ class Operation:
         return f"({self.left} {self.operator} {self.right})"
 
 
-@final
 @dataclass(frozen=True)
 class Bar:
     """``(effects | groups)``: coefficients that differ between the levels of a grouping."""

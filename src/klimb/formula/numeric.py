@@ -4,7 +4,7 @@ Of the variables enough is kept to draw an effect over its range with all else h
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any, Literal
 
 import numpy as np
 
@@ -31,7 +31,6 @@ _LEARNS = {"standardize": 2, "scale": 2, "center": 1}  # numbers that a function
 LOST = 1e-13  # what a power adds to the lower ones, over itself: rounding leaves nothing of less
 
 
-@final
 @stored("formula.step")
 @dataclass(frozen=True)
 class CodedStep:
@@ -62,7 +61,6 @@ class CodedStep:
         return shifted / self.learnt[1] if len(self.learnt) > 1 else shifted
 
 
-@final
 @stored("formula.numeric")
 @dataclass(frozen=True)
 class Numeric:
@@ -142,7 +140,6 @@ def counted_quantile(values: Array, counts: Array | None, p: Any) -> Array:
     return np.asarray(below + (place - low) * (above - below))
 
 
-@final
 @stored("formula.variable")
 @dataclass(frozen=True)
 class FormulaVariable:
@@ -181,7 +178,6 @@ def learn_variable(name: str, source: Source, as_levels: bool) -> FormulaVariabl
     return FormulaVariable(name, "number", low, high, mean, middle, whole=whole)
 
 
-@final
 @stored("formula.polynomial")
 @dataclass(frozen=True)
 class PolynomialBasis:
@@ -251,7 +247,6 @@ def learn_polynomial(x: Array, source: Source, arguments: dict[str, Any], node: 
     return PolynomialBasis(degree, tuple(centers), tuple(squares), shift, size)
 
 
-@final
 @stored("formula.bspline")
 @dataclass(frozen=True)
 class BSpline:

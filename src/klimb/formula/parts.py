@@ -10,7 +10,7 @@
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeAlias, final
+from typing import NamedTuple, TypeAlias
 
 from klimb.errors import listed, nearest
 from klimb.formula.errors import FormulaError, Span
@@ -24,7 +24,6 @@ Term: TypeAlias = tuple[Name | Call, ...]  # the product of its factors; () is t
 INTERCEPT: Term = ()
 
 
-@final
 @dataclass(frozen=True)
 class Grouping:
     """``(effects | groups)`` with one grouping: ``(1 | g/h)`` becomes two of these."""
@@ -43,7 +42,6 @@ class Grouping:
         return ":".join(label(factor) for factor in self.groups)
 
 
-@final
 @dataclass(frozen=True)
 class Joined:
     """``ar1(t):car(g, graph=G)``: the product of two calls that stand on their own."""
@@ -124,7 +122,6 @@ _Item: TypeAlias = Term | Call | Grouping | Joined | str
 _Items: TypeAlias = dict[Hashable, _Item]  # in order, without repetition: a:b and b:a have the same key
 
 
-@final
 class _Expansion:
     def __init__(self, formula: Formula, columns: Sequence[str]) -> None:
         self.text = formula.text

@@ -5,7 +5,7 @@
 """
 
 from dataclasses import dataclass, field
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,6 @@ WIDE = 40.0  # |m| up to which a site's second derivatives are searched
 DIFFERENCE = 1e-5  # relative step for derivatives
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Certificate:
     """Two-sided bounds on the best V for a given mean: ``lower`` <= diag V* <= ``upper``, and the matrices.

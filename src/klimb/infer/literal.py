@@ -6,7 +6,7 @@ For comparison and research: they may diverge or cycle, as theirs do, and then s
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, TypeAlias, final
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -86,7 +86,6 @@ def check_start(start: str) -> None:
         raise InputError('start must be "prior" or "data"', repr(start), "The papers start at the prior.")
 
 
-@final
 @dataclass(frozen=True)
 class Proximal(Step):
     """KL-proximal gradient with a fixed step ``beta``: [A] Eq. (16)-(19), misprints corrected.
@@ -125,7 +124,6 @@ class Proximal(Step):
         return found
 
 
-@final
 @dataclass(frozen=True)
 class FullNatural(Step):
     """The natural gradient with step 1 and no judge: mean and covariance move at once, from one call of the oracle.
@@ -165,7 +163,6 @@ def _mean_wanted(problem: Problem, state: State, factor: Factor) -> tuple[Array,
     return a, mean + Ka
 
 
-@final
 @dataclass(frozen=True)
 class FixedPoint(Step):
     """The fixed-point operator T(V)^-1 = Sigma^-1 + sum_i gamma_i(V) d_i d_i' of [S] Eq. (8), and Newton on the mean.
@@ -280,7 +277,6 @@ def symmetric_divergence(one: State, other: State) -> float:
     return float(slope @ (one.m - other.m) - 0.5 * (one.gamma - other.gamma) @ square)
 
 
-@final
 @dataclass(frozen=True)
 class TrustRegion(Step):
     """The natural gradient until the symmetric divergence from the last q is ``epsilon`` nats: [A] Eq. (3).

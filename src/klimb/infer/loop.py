@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias
 
 from klimb.errors import InputError, require
 from klimb.infer.problem import Problem, State
@@ -20,7 +20,6 @@ ROUGH_SHARE, ROUGH_TOL = 0.5, 5e-7  # of the tolerance, and the least, of what i
 ROUGH_ENOUGH = 5e-5  # tolerance from which that is all: its error is far below what is left open
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Move:
     """One accepted state, with the rule that found it and how much of a full step it took."""

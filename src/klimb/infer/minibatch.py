@@ -18,7 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,7 +39,6 @@ SMALLEST_STEP = 2.0**-10
 STRICTER = 0.1  # what the passes aim at, relative to tol, when a check of the whole was not content
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class FactorisedGaussian:
     """q(u) = N(P^-1 s, P^-1), factorised."""
@@ -169,7 +168,6 @@ def _first_visit(batch: Batch, view: BatchView) -> tuple[BatchView, float]:
     return best, shortest
 
 
-@final
 class _Passes:
     """The sites of every datum, the sums they make, and one pass after the other over the batches."""
 

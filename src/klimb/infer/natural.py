@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
 
 import numpy as np
 
@@ -35,7 +34,6 @@ USUAL_TOL = 1e-6
 PATIENCE = 12  # iterations at the level of rounding without a better stationarity
 
 
-@final
 @dataclass(frozen=True)
 class Natural(Step):
     """Natural gradient with a line search on the bound; the default.
@@ -92,7 +90,6 @@ class Natural(Step):
         return Status.STALLED
 
 
-@final
 class _Pace:
     """How fast the residual has been falling, and how long to leave the more expensive proposals alone."""
 

@@ -15,7 +15,7 @@ For a site that couples several latent values per datum, C has a block per datum
 """
 
 from functools import partial
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +40,6 @@ class Direction(NamedTuple):
     gamma: Array
 
 
-@final
 class Linearised:
     """The residuals to first order around a state: products with P and C, which serve nearby states as well.
 
@@ -258,7 +257,6 @@ def _conjugate_gradients(P: Product, C: Product, rhs: Array, accuracy: float) ->
     return u if np.isfinite(u).all() else None
 
 
-@final
 class Mixer:
     """Combines the last states so that their combined residual is least.
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +18,6 @@ SITE_WORK = 16  # columns of a design whose sums take as long as the integral of
 QUADRATURE = 1e-12  # error of the expectation of a datum with several latent values, which is a sum over nodes
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class State:
     """A Gaussian q = (a, gamma) with everything that one evaluation of the bound gives.
@@ -81,7 +80,6 @@ class State:
         return 0.5 * (energy + relative**2)
 
 
-@final
 class Problem:
     """A latent, a site and clean data; counts factorisations and oracle calls."""
 

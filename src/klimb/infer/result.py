@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from klimb.trust import Corrected, Trust
 
 
-@final
 @stored("status")
 class Status(Enum):
     """How a fit ended; ``advice`` says what to do about it.
@@ -56,7 +55,6 @@ class Status(Enum):
         return str(self.value)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Iteration:
     """One row of the history, and what a callback is given. Counts are those of this iteration alone."""
@@ -72,7 +70,6 @@ class Iteration:
     n_products: int = 0  # of a single vector with a matrix that is known by its products
 
 
-@final
 class _Column:
     """A field of all iterations as an array."""
 
@@ -83,7 +80,6 @@ class _Column:
         return np.array([getattr(row, self._name) for row in history.iterations], dtype=float)
 
 
-@final
 class History:
     """The iterations of a fit; each column is an array: ``history.bound``, ``history.n_factor``, ...
 
@@ -110,7 +106,6 @@ class History:
         return tuple(row.rule for row in self.iterations)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Result:
     """The posterior, the bound on the log evidence, how the fit ended and how it went there.

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol, cast, final
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -180,7 +180,6 @@ class RowWork(Protocol):
         """q under the prior, where the rows say what ``sums`` do."""
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class RowState:
     """A q, the sums of sites that it was made of, and those that the rows wish for."""
@@ -200,7 +199,6 @@ class RowState:
         return self.bound
 
 
-@final
 class RowProblem:
     """`klimb.infer.problem.Problem` for rows that are summed; counts passes."""
 
@@ -326,7 +324,6 @@ def fit_by_sums(blocks: Sequence[Block], site: Site, prior: WeightPrior, *, engi
                    tuple(result.history.bound.tolist()))
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class _Whitened:
     """Blocks in coordinates where the prior is standard: a `RowWork`."""

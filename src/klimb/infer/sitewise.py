@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,7 +29,6 @@ class Sweep(NamedTuple):
     gamma: Array
 
 
-@final
 @dataclass(frozen=True)
 class ExpectationPropagation(Step):
     """Moment matching against the cavities, all sites at once, damped where a full step does not bring them closer.
@@ -107,7 +106,6 @@ def _slope(state: State) -> Array:
     return np.asarray(state.a + state.gamma * state.m)
 
 
-@final
 @dataclass(frozen=True)
 class CoordinateAscent(Step):
     """Every site in turn at its own optimum, the others held; a rank-one update each, a sweep an iteration.

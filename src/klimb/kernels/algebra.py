@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self, final
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -53,7 +53,6 @@ class Composite(Kernel):
     def _joined(self, parts: list[Pairs]) -> Pairs: ...
 
 
-@final
 @dataclass(frozen=True, repr=False)
 class Sum(Composite):
     """The covariance of independent effects that add up; made by ``+``.
@@ -80,7 +79,6 @@ class Sum(Composite):
         return " + ".join(map(repr, self.parts))
 
 
-@final
 @dataclass(frozen=True, repr=False)
 class Product(Composite):
     """An effect that is modulated by another; made by ``*``, which leaves one variance free.
@@ -158,7 +156,6 @@ class JoinedPairs(Pairs):
         return np.asarray(np.sum([part.right_gradient() for part in self._parts], axis=0))
 
 
-@final
 class SumPairs(JoinedPairs):
     """The sum of several kernels bound to the same inputs."""
 
@@ -170,7 +167,6 @@ class SumPairs(JoinedPairs):
         self._parts[-1].pull(rows, columns, G)
 
 
-@final
 class ProductPairs(JoinedPairs):
     """The product of several kernels bound to the same inputs."""
 

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar, final
+from typing import ClassVar
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from klimb.kernels.tiles import Pairs, centre_of
 from klimb.numerics.arrays import Array
 
 
-@final
 @dataclass(frozen=True, repr=False)
 class Constant(LeafKernel):
     """The same covariance for all pairs: a common shift of unknown size.
@@ -31,7 +30,6 @@ class Constant(LeafKernel):
         return FlatPairs(self.variance, (X if Z is None else Z).shape)
 
 
-@final
 @dataclass(frozen=True, repr=False)
 class White(LeafKernel):
     """Independent noise at each point: on the diagonal of ``gram(X)`` and in ``diag``, never in ``gram(X, Z)``.
@@ -49,7 +47,6 @@ class White(LeafKernel):
         return FlatPairs(0.0, (X if Z is None else Z).shape)
 
 
-@final
 class FlatPairs(Pairs):
     """One value for every pair."""
 
@@ -70,7 +67,6 @@ class FlatPairs(Pairs):
         return np.zeros(self._right_shape)
 
 
-@final
 @dataclass(frozen=True, repr=False)
 class Linear(LeafKernel):
     """sum_d variance_d x_d z_d: linear functions through the origin; one variance, or one per column.
@@ -113,7 +109,6 @@ class ColumnPairs(Pairs):
         return self._leaf._spread(self._right_sums, self._width)
 
 
-@final
 class LinearPairs(ColumnPairs):
     """A linear kernel bound to its inputs."""
 
@@ -134,7 +129,6 @@ class LinearPairs(ColumnPairs):
         return self._leaf._collected("variance", self._sums)
 
 
-@final
 @dataclass(frozen=True, repr=False)
 class Polynomial(LeafKernel):
     """variance * (x'z + offset)^degree: polynomials of at most this degree.
@@ -176,7 +170,6 @@ class Polynomial(LeafKernel):
         return np.asarray(np.einsum("ij,ij->i", seen, seen) + self.offset)
 
 
-@final
 class PolynomialPairs(ColumnPairs):
     """A polynomial kernel bound to its inputs."""
 
@@ -219,7 +212,6 @@ def whole_power(base: Array, degree: int) -> Array:
     return result
 
 
-@final
 @dataclass(frozen=True, repr=False)
 class Cosine(LeafKernel):
     """variance * cos(2 pi sum_d (x_d - z_d) / lengthscale_d): a single wave; the lengthscale is its length.
@@ -241,7 +233,6 @@ class Cosine(LeafKernel):
         return CosinePairs(self, X, Z)
 
 
-@final
 class CosinePairs(Pairs):
     """cos(a - b) = cos a cos b + sin a sin b, so that a tile is a product of two columns."""
 

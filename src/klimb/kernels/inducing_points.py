@@ -1,6 +1,6 @@
 """Where to put inducing points: greedy conditional variance, or the seeds of k-means++."""
 
-from typing import Any, Literal, final
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,7 +17,6 @@ MOST_AUTOMATIC = 500
 Method = Literal["greedy", "kmeans++"]
 
 
-@final
 class GreedyPoints:
     """Points chosen one after the other, each the input that is least explained by those before it.
 

@@ -5,7 +5,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Self, final
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -59,7 +59,6 @@ class Mean(Leaf):
     def _pull(self, X: Array, g: Array) -> Array: ...
 
 
-@final
 @dataclass(frozen=True, repr=False)
 class ZeroMean(Mean):
     """m(x) = 0.
@@ -75,7 +74,6 @@ class ZeroMean(Mean):
         return np.zeros(0)
 
 
-@final
 @dataclass(frozen=True, repr=False)
 class ConstantMean(Mean):
     """m(x) = value.
@@ -95,7 +93,6 @@ class ConstantMean(Mean):
         return np.array([g.sum()])
 
 
-@final
 @dataclass(frozen=True, repr=False)
 class LinearMean(Mean):
     """m(x) = intercept + slope'x; one slope for all columns, or one per column.

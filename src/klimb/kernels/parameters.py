@@ -9,7 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Self, TypeAlias, final
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 
@@ -23,7 +23,6 @@ Columns: TypeAlias = int | Sequence[int]  # stored as a tuple of ints
 LEAST, MOST = 1e-100, 1e100  # positive parameters and inputs within these can be multiplied without overflow
 
 
-@final
 @stored("kernel.rule")
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -37,7 +36,6 @@ class Rule:
 FREE = Rule()
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One number of the flat view."""

@@ -3,7 +3,7 @@
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import ClassVar, final
+from typing import ClassVar
 
 import numpy as np
 
@@ -95,7 +95,6 @@ class StationaryPairs(Pairs):
         return self._kernel._spread(2.0 * self._distances.right_sums / lengthscale, self._width)
 
 
-@final
 @dataclass(frozen=True, repr=False)
 class RBF(Stationary):
     """variance * exp(-r^2 / 2): very smooth functions.
@@ -113,7 +112,6 @@ class RBF(Stationary):
         return -0.5 * value
 
 
-@final
 @dataclass(frozen=True, repr=False)
 class Matern12(Stationary):
     """variance * exp(-r): continuous, rough functions (Ornstein-Uhlenbeck).
@@ -132,7 +130,6 @@ class Matern12(Stationary):
         return np.divide(-0.5 * value, r, out=np.zeros_like(r), where=r > 0.0)
 
 
-@final
 @dataclass(frozen=True, repr=False)
 class Matern32(Stationary):
     """variance * (1 + s) exp(-s) with s = sqrt(3) r: functions with one derivative.
@@ -152,7 +149,6 @@ class Matern32(Stationary):
         return -1.5 * value / (1.0 + SQRT3 * np.sqrt(r2))
 
 
-@final
 @dataclass(frozen=True, repr=False)
 class Matern52(Stationary):
     """variance * (1 + s + s^2 / 3) exp(-s) with s = sqrt(5) r: functions with two derivatives.
@@ -174,7 +170,6 @@ class Matern52(Stationary):
         return (-5.0 / 6.0) * value * ((1.0 + s) / (1.0 + s + (5.0 / 3.0) * r2))
 
 
-@final
 @dataclass(frozen=True, repr=False)
 class RationalQuadratic(Stationary):
     """variance * (1 + r^2 / (2 alpha))^-alpha: a mixture of RBF kernels of many lengthscales; alpha -> inf is RBF.
@@ -208,7 +203,6 @@ class RationalQuadratic(Stationary):
         return np.minimum(u, HUGE, out=u)
 
 
-@final
 @dataclass(frozen=True, repr=False)
 class Periodic(Stationary):
     """variance * exp(-2 sum_d sin^2(pi (x_d - z_d) / period_d) / lengthscale_d^2): functions that repeat themselves.
@@ -230,7 +224,6 @@ class Periodic(Stationary):
         return PeriodicPairs(self, X, Z, inputs=inputs)
 
 
-@final
 class PeriodicPairs(StationaryPairs):
     """Column x becomes (cos t, sin t), t = 2 pi x / period: the squared chord is 4 sin^2(pi (x - z) / period)."""
 

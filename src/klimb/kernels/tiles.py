@@ -13,7 +13,7 @@ columns go by differences altogether, and so do tiles with many close pairs.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeAlias, final
+from typing import TypeAlias
 
 import numpy as np
 
@@ -111,7 +111,6 @@ def centre_of(X: Array) -> Array:
     return np.asarray(np.median(X[:: max(1, len(X) // CENTRE_ROWS)], axis=0))
 
 
-@final
 class SquaredDistances:
     """The distances between the rows of ``left`` and ``right`` (None: of left itself) in units of ``lengthscale``.
 

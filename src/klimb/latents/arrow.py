@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from klimb.numerics.arrays import Array, Index
 from klimb.numerics.dense import row_blocks, threads_for
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class ArrowRows:
     """Rows of a design with one grouping factor: x'w + t'b of the level.
@@ -142,7 +141,6 @@ class LevelPosterior(WeightPosterior):
 
 
 @register
-@final
 @dataclass(frozen=True, eq=False)
 class ArrowWeights(LevelPosterior):
     """q of all weights: w = shared + root e, b_l = level_mean_l - pull_l e + noise with level_cov_l, e ~ N(0, I).
@@ -255,7 +253,6 @@ class ArrowWeights(LevelPosterior):
 
 
 @register
-@final
 @dataclass(frozen=True, eq=False)
 class DrawnWeights(WeightPosterior):
     """All mass at one point; rows are those of a design, or `ArrowRows`.

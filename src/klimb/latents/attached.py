@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from klimb.numerics.arrays import Array, Index
 from klimb.numerics.lazy import scipy_sparse
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class AttachedWeights(WeightPosterior):
     """The weights of a posterior that is kept, with its data. Variances that are estimated aim at ``accuracy``.

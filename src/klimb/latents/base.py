@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, final
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -116,7 +116,6 @@ class Factor(ABC):
         return (self,)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Posterior:
     """A Gaussian q given by (a, gamma), with its marginals at the sites.

@@ -9,7 +9,7 @@ sites, so that memory stays bounded however many data or draws there are.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -94,7 +94,6 @@ class MatrixCoordinates(Coordinates):
         return total if self.C is None else np.asarray(total @ self.C)
 
 
-@final
 class PrimalCoordinates(MatrixCoordinates):
     """Few weights: M = X and C a root of their posterior covariance."""
 
@@ -123,7 +122,6 @@ class PrimalCoordinates(MatrixCoordinates):
         return np.concatenate([np.asarray((block @ moved.T).T) for _, block in design_blocks(part, 4096)], axis=1)
 
 
-@final
 class DenseCoordinates(MatrixCoordinates):
     """N x N forms: Z a pivoted Cholesky factor of V, which stops where nothing is left.
 
@@ -159,7 +157,6 @@ class DenseCoordinates(MatrixCoordinates):
         return np.asarray(z @ self._R[which].T)
 
 
-@final
 class WeightCoordinates(Coordinates):
     """Of a q of weights with a root that may only multiply (``from_root``, ``to_root``): no matrix of all is formed.
 

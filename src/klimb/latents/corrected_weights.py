@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from klimb.numerics.arrays import Array, Index
 
 
 @register
-@final
 @dataclass(frozen=True, eq=False)
 class WidenedWeights(WeightPosterior):
     """``base`` at another mean, with rows'rows added to its covariance, and third moments.
@@ -79,7 +78,6 @@ class WidenedWeights(WeightPosterior):
 
 
 @register
-@final
 @dataclass(frozen=True, eq=False)
 class CutWeights(WeightPosterior):
     """``whole`` answers for means and covariances; draws, and chances that hang on tails, come from the ``pieces``.

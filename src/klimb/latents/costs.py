@@ -7,7 +7,6 @@ orders of magnitude wherever the choice matters. They come from counts alone, so
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf, log2
-from typing import final
 
 DENSE_RATE = 2e10  # flops a second of one core in large dense products
 SPARSE_RATE = 1.2e9  # of sparse ones, which wait for memory
@@ -26,7 +25,6 @@ DRAWS, PRODUCTS, SYSTEM_PRODUCTS = 12.0, 25.0, 60.0  # behind variances that are
 CHAIN_FLOPS, CHAIN_ARRAYS = 40.0, 12.0  # products of states per site and iteration, and arrays of them that are held
 
 
-@final
 @dataclass(frozen=True)
 class Shape:
     """The counts of a model that its costs follow from."""
@@ -62,7 +60,6 @@ class Shape:
         return DENSE_RATE if self.dense else SPARSE_RATE
 
 
-@final
 @dataclass(frozen=True)
 class Option:
     """One way to fit a model; ``exact`` unless variances are estimated or the prior is approximated."""

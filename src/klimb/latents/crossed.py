@@ -9,7 +9,7 @@ and is one dense matrix, but all that leads to it is sparse: a level meets few c
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Self, final
+from typing import Any, Self
 
 import numpy as np
 from scipy.linalg import blas, lapack
@@ -101,7 +101,6 @@ class EliminatedFactor(Factor):
         return q.joint(latent.cells.rows)[1]
 
 
-@final
 class CrossedFactor(EliminatedFactor):
     """With the border factorised dense: its weights have root root'."""
 
@@ -305,7 +304,6 @@ class CrossedColumns(LevelLatent):
         return truth, self.mean + cells.pushed(border, levels) + slack
 
 
-@final
 class Crossed(CrossedColumns):
     """f = x'w + s'u + t'b of the row's level: fixed effects, and random effects of crossed or nested factors.
 

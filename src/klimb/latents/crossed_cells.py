@@ -7,7 +7,7 @@ the cell that it adds to, so that all sums at some gamma are one sparse product,
 from copy import copy
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +23,6 @@ SAME_RATIO = 8 * np.finfo(float).eps
 
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class CellSums:
     """Z'GZ of unwhitened columns: blocks D of levels, C between levels and the border, and the border itself.
@@ -42,7 +41,6 @@ class CellSums:
         return CellSums(*(factor * getattr(self, one.name) for one in fields(self)))
 
 
-@final
 class Cells:
     """Rows with a level each, k ``values`` for it, dense columns ``X`` and ``sparse`` ones; nothing of a prior.
 

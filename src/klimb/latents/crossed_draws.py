@@ -14,7 +14,7 @@ S^-1 Q, and the draws are those of what is left, e - S^-1 Q (Q'S^-1 Q)^-1 Q'e.
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Self, final
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +44,6 @@ def noise_of(draws: int) -> float:
 
 
 @stored("latents.csr")
-@final
 @dataclass(frozen=True, eq=False)
 class CsrArrays:
     """A CSR matrix of ``width`` columns."""
@@ -68,7 +67,6 @@ class CsrArrays:
 
 
 @stored("latents.border")
-@final
 @dataclass(frozen=True, eq=False)
 class SparseBorder:
     """S = diag(shift) + E' diag(pair_weights) E - H'H, the precision of whitened weights e; the weights are W e."""
@@ -124,7 +122,6 @@ class SparseBorder:
 
 
 @register
-@final
 @dataclass(frozen=True, eq=False)
 class CrossedDraws(CrossedPosterior):
     """w = shared + exact x + (0, W e), x ~ N(0, I) for dense columns and for modes of e, the rest of e by ``draws``.

@@ -6,7 +6,7 @@ levels have many rows, so that systems and draws take a dozen products of sparse
 """
 
 from functools import cached_property
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +22,6 @@ FEWEST_DRAWS = 12
 SEED = 0
 
 
-@final
 class CrossedProductsFactor(EliminatedFactor):
     """S by its products: exact systems, and draws of N(0, S^-1) from the same random numbers at every gamma."""
 
@@ -109,7 +108,6 @@ class CrossedProductsFactor(EliminatedFactor):
                             self._exact, *self._estimate)
 
 
-@final
 class CrossedProducts(CrossedColumns):
     """The model of `Crossed` for smaller factors of tens of thousands of levels: nothing dense is of their size.
 

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -112,7 +112,6 @@ class CrossedPosterior(LevelPosterior):
 
 
 @register
-@final
 @dataclass(frozen=True, eq=False)
 class CrossedWeights(CrossedPosterior):
     """w = shared + root e; ``level_total`` (L, k, k) is the covariance of the levels with w unknown."""

@@ -10,7 +10,7 @@ and only the double loop (`klimb.steps.DoubleLoop`), whose state is (u, gamma), 
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self, final
+from typing import Any, Self
 
 import numpy as np
 
@@ -35,7 +35,6 @@ DENSE = 2000  # weights up to which the covariance itself costs less than solvin
 COVARIANCE_BYTES = 2**31  # a dense D x D matrix beyond this is refused unless the limit is raised
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class GaussianPart:
     """The Gaussian factors log N(y; X u, noise^2) + log N(u; mean, cov), either of which may be absent."""
@@ -79,7 +78,6 @@ class GaussianPart:
         return gradient
 
 
-@final
 class ImplicitFactor(Factor):
     """A(gamma), known by its products; variances and the log determinant are computed when first asked for."""
 
@@ -122,7 +120,6 @@ class ImplicitFactor(Factor):
         return solve(self.matrix, rhs, preconditioner=self._preconditioner, tol=tol).x
 
 
-@final
 class Implicit(Latent):
     """s = B u for matrices that can only be multiplied with; u has a Gaussian prior, Gaussian data, both or neither.
 

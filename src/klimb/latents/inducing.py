@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from klimb.numerics.arrays import Array, Index, as_float
 from klimb.numerics.dense import Whitener, check_symmetric, psd_square_root, row_blocks, threads_for, triangular_solve
 
 
-@final
 class Inducing(Latent):
     """f_i = k_u(x_i)' Kuu^-1 u + e_i with u ~ N(0, Kuu) at the inducing points and e_i what they leave unexplained.
 

@@ -3,7 +3,7 @@
 import weakref
 from abc import abstractmethod
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,6 @@ WEAK_SITE = 1e-4  # gamma_i k_ii below this: (1 - (B^-1)_ii) / gamma_i would can
 MOST_SPARE, LARGEST_SPARE = 2, 4000**2  # work arrays kept, and the entries from which they are not worth keeping
 
 
-@final
 class Buffers:
     """n x n work arrays, handed from a factor that is gone to the next one.
 
@@ -113,7 +112,6 @@ class DenseFactor(Factor):
         return self.solve(b)[1]
 
 
-@final
 class KernelFactor(DenseFactor):
     """B = I + G^1/2 K G^1/2 for gamma >= 0: one dpotrf, one dtrtri (2/3 n^3 flops). [A] Eq. (18)-(19)."""
 
@@ -245,7 +243,6 @@ class KernelFactor(DenseFactor):
         return np.asarray(V)
 
 
-@final
 class SignedKernelFactor(DenseFactor):
     """Some gamma < 0: first the other sites, then the negative ones as a downdate that must stay proper.
 
@@ -301,7 +298,6 @@ def kernel_factor(K: Array, gamma: Array, buffers: Buffers | None = None) -> Den
     return KernelFactor(K, gamma, buffers)
 
 
-@final
 class Kernel(Latent):
     """f ~ N(mean, K) at n inputs.
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Self, final
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from klimb.numerics.arrays import Array, Index, as_float
 from klimb.numerics.dense import psd_square_root, row_blocks, symmetric_from_lower, threads_for
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class CrossCovariances:
     """k(X_new, X) of ``n`` new inputs, made block by block of rows, and what factorises k(X, X)."""
@@ -36,7 +35,6 @@ class CrossCovariances:
 
 
 @register
-@final
 @dataclass(frozen=True, eq=False)
 class KernelWeights(WeightPosterior):
     """f at n sites with prior covariance K: its posterior mean, and (a, gamma).
@@ -133,7 +131,6 @@ class KernelWeights(WeightPosterior):
 
 
 @register
-@final
 @dataclass(frozen=True, eq=False)
 class ChainWeights(WeightPosterior):
     """f at n times under a sum of Matern kernels: all in time linear in n. ``L`` are new times, in any order.

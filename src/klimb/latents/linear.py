@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from klimb.numerics.dense import check_symmetric, psd_square_root
 from klimb.numerics.lazy import scipy_linalg, scipy_sparse
 
 
-@final
 class WeightPrior:
     """N(mean, S S') over D weights; the root S is diagonal (kept as a vector) or a D x R matrix, R the rank."""
 
@@ -56,7 +55,6 @@ class WeightPrior:
         return np.asarray(self.root @ self.root.T if self.root.ndim == 2 else np.diag(self.root**2))
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class LinearParts:
     """f = X w + values'(weights of the row's level) + N(0, slack), w ~ N(mean, cov), levels ~ N(0, group_cov) each.

@@ -5,7 +5,7 @@ f and its derivatives are a Gauss-Markov chain x over the sorted times, with f t
 """
 
 from functools import cached_property
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +26,6 @@ FEW = LARGEST_DENSE // 10  # sites up to which coordinates are those of such a m
 LARGEST_LIFT = 4e7  # numbers in the band of products of states, for products with the squares of V
 
 
-@final
 class MarkovFactor(Factor):
     """The chain given its sites; those with gamma < 0 come after all the others, so that every step stays proper."""
 
@@ -80,7 +79,6 @@ class MarkovFactor(Factor):
         return np.asarray(0.5 * (V + V.T))
 
 
-@final
 class Markov(Latent):
     """f ~ GP(mean, Matern kernel) at n times, which may come in any order and repeat.
 
@@ -265,7 +263,6 @@ class Markov(Latent):
         return self._process.pulled_back(np.diff(self._sorted), d_noise, d_transition)
 
 
-@final
 class MarkovCoordinates(Coordinates):
     """A chain over time: z are the shocks that drive it, a few per site, and no matrix is formed."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from klimb.numerics.arrays import Array, Index
 from klimb.numerics.dense import triangular_solve
 
 
-@final
 class MeanFieldFactor(Factor):
     """V_w = diag(1 / (Lambda_jj + sum_i gamma_i x_ij^2)), Lambda = Sigma_w^-1.
 
@@ -42,7 +41,6 @@ class MeanFieldFactor(Factor):
     energy = asked("_full", "energy")
 
 
-@final
 class MeanField(Latent):
     """`Weights` with a diagonal q: the same arguments, another family.
 
@@ -139,7 +137,6 @@ class MeanField(Latent):
         return self.detach(posterior).at(design, extra * posterior.spread)
 
 
-@final
 class MeanFieldCoordinates(MatrixCoordinates):
     """A diagonal q over weights: log prior - log q is not a sum over the sites."""
 

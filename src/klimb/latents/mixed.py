@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import cached_property
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -58,7 +58,6 @@ def level_sums(codes: npt.NDArray[np.intp], n_levels: int, weights: Array, colum
     return out
 
 
-@final
 class MixedFactor(Factor):
     """The arrow I + Z' G Z in whitened coordinates: D_l for the levels, C_l beside the border, S after elimination."""
 
@@ -145,7 +144,6 @@ class LevelLatent(Latent):
         return m, v + np.where(level < 0, np.einsum("ij,ij->i", prior, prior), 0.0)
 
 
-@final
 class Mixed(LevelLatent):
     """f = x'w + t'b of the row's level: fixed effects, and random effects of one grouping factor.
 

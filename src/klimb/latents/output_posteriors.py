@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from klimb.numerics.arrays import Array, Index
 
 
 @register
-@final
 @dataclass(frozen=True, eq=False)
 class Several(WeightPosterior):
     """Independent posteriors side by side, one per output; functionals come output by output.
@@ -85,7 +84,6 @@ class Several(WeightPosterior):
 
 
 @register
-@final
 @dataclass(frozen=True, eq=False)
 class CoupledOutputs(WeightPosterior):
     """N(mean, root root') over the weights of several outputs, output by output, which are not independent.

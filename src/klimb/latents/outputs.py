@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,6 @@ from klimb.latents.output_posteriors import Several
 from klimb.numerics.arrays import Array
 
 
-@final
 class OutputsFactor(Factor):
     """The factors of the parts: the posterior precision is block-diagonal."""
 
@@ -55,7 +54,6 @@ class OutputsFactor(Factor):
         return self.parts
 
 
-@final
 class Outputs(Latent):
     """C latents with the same data as the C latent values of each datum: f_1 .. f_C, independent in the prior.
 
@@ -196,7 +194,6 @@ class Outputs(Latent):
         return np.column_stack([m for m, _ in pairs]), np.column_stack([v for _, v in pairs])
 
 
-@final
 class OutputsCoordinates(Coordinates):
     """Several latent values per datum: the coordinates of the parts side by side."""
 

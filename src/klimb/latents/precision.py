@@ -19,7 +19,7 @@ means that it stands in the border as well.
 """
 
 from functools import cached_property
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +41,6 @@ FEW = 200  # sites up to which Newton directions, which take all covariances, pa
 RIDGE = 1e-10  # of the prior's precision, where that is singular to working precision and has to be inverted alone
 
 
-@final
 class Layout:
     """What does not move with values: which weights stand in the border, the pattern of P_ss, and where values go."""
 
@@ -90,7 +89,6 @@ class Layout:
         self.at_border = (outer[rows[self.of_border]], outer[columns[self.of_border]])
 
 
-@final
 class Layouts:
     """The layouts of one model: with nodes pinned, for where the data say nothing of some constraint, and without."""
 
@@ -143,7 +141,6 @@ def _pairs(A: Any) -> tuple[npt.NDArray[np.int64], Index, Array]:
     return np.concatenate(keys), np.concatenate(sites), np.concatenate(products)
 
 
-@final
 class PrecisionFactor(Factor):
     """P = Q + A' G A on the surface of the constraints."""
 
@@ -246,7 +243,6 @@ def _bordered_inverse(S: Array, sizes: Array, dense: int, multipliers: int) -> t
     return inverse, logdet
 
 
-@final
 class Precision(Latent):
     """f = A w with a sparse prior precision of w: random walks, fields over graphs and meshes, crossed effects.
 

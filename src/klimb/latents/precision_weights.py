@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from klimb.numerics.lazy import scipy_sparse
 
 
 @register
-@final
 @dataclass(frozen=True, eq=False)
 class SparseWeights(WeightPosterior):
     """N(mean, V) with V by its precision: P_ss sparse, T and S^-1 of the border and of the constraints' multipliers.

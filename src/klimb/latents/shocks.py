@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -59,7 +59,6 @@ def _turned(rows: Array) -> Array:
     return np.array(found).T
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class ShockMoments:
     """Moments of the shocks under the exact posterior: N(0, I) where q is exact."""
@@ -71,7 +70,6 @@ class ShockMoments:
     covariance: Array  # (L, k, k): Cov(u_l)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class _CrossedRows:
     """Rows sorted by level in the shocks of the border, made for those that are asked for."""
@@ -91,7 +89,6 @@ class _CrossedRows:
         return self.L.times(np.hstack([w, -self.q.pulled(w.T).T]))
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Shocks:
     """Rows in the shocks of q, sorted by level; without a grouping factor all rows are one level that has no shocks."""

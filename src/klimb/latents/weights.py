@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Literal, final
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,6 @@ Form = Literal["auto", "primal", "dual"]
 MOST_DETACHED = 2**26  # entries (512 MiB) of a dual form's weights without their data; beyond it those stay
 
 
-@final
 class PrimalFactor(Factor):
     """A = I + S' X' G X S of size D, S S' = Sigma_w: V_w = S A^-1 S'. [A] Eq. (16)-(17), gamma of any sign.
 
@@ -102,7 +101,6 @@ class PrimalFactor(Factor):
         return self._root
 
 
-@final
 class Weights(Latent):
     """f = X w with w ~ N(mean, cov).
 

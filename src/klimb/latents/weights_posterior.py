@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, TypeVar, final
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -136,7 +136,6 @@ def register(cls: Kind) -> Kind:
     return stored(f"weights.{cls.kind}")(cls)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Moments:
     """Moments of the weights ``at`` under ``posterior``.
@@ -220,7 +219,6 @@ def root_block_covariance(root: Array, k: int) -> Array:
 
 
 @register
-@final
 @dataclass(frozen=True, eq=False)
 class DenseWeights(WeightPosterior):
     """N(mean, root root'), with a root of D x R, or of D numbers where it is diagonal.
@@ -294,7 +292,6 @@ class DenseWeights(WeightPosterior):
 
 
 @register
-@final
 @dataclass(frozen=True, eq=False)
 class WideWeights(WeightPosterior):
     """More weights than data: V = S (I - down'down + up'up) S', with a row of ``down`` for every datum.

@@ -13,7 +13,7 @@ From then on formulas, Gaussian processes, estimators, the command line, tables 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple, Self, final
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from scipy.special import erfinv, expit, ndtr
@@ -72,7 +72,6 @@ class Units(NamedTuple):
     spread: float = 1.0
 
 
-@final
 class Choices:
     """The priors a user asked for; what is taken is remembered, so that a name that nothing has is an error."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self, TypeAlias, final
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 
@@ -15,7 +15,6 @@ ResponseKind: TypeAlias = Literal["binary", "trials", "counts", "real", "positiv
 MOST_LEVELS = 50  # of an ordered response
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Left:
     """The left side of a formula, or the response that was passed as an array: what a likelihood reads."""
@@ -38,7 +37,6 @@ class Left:
         return cls(name, as_float(array, name))
 
 
-@final
 @stored("observed.merged")
 @dataclass(frozen=True, eq=False)
 class Merged:
@@ -48,7 +46,6 @@ class Merged:
     weights: Array | None = None
 
 
-@final
 @stored("observed")
 @dataclass(frozen=True, eq=False)
 class Observed:

@@ -1,7 +1,7 @@
 """The likelihoods by name. One table for formulas, Gaussian processes, estimators, the command line and the docs."""
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self, final
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -36,7 +36,6 @@ _SCALE = SiteParameter("scale", "scale", Exponential, scaled=True)
 
 
 @register
-@final
 class Gaussian(Likelihood):
     """Measurements with normal noise."""
 
@@ -57,7 +56,6 @@ class Binary(Likelihood):
 
 
 @register
-@final
 class Bernoulli(Binary):
     """One of two outcomes."""
 
@@ -79,7 +77,6 @@ class Bernoulli(Binary):
 
 
 @register
-@final
 class Binomial(Binary):
     """Successes in a number of trials."""
 
@@ -102,7 +99,6 @@ class Counts(Likelihood):
 
 
 @register
-@final
 class Poisson(Counts):
     """Counts."""
 
@@ -112,7 +108,6 @@ class Poisson(Counts):
 
 
 @register
-@final
 class NegativeBinomial(Counts):
     """Counts that vary more than Poisson counts do."""
 
@@ -124,7 +119,6 @@ class NegativeBinomial(Counts):
 
 
 @register
-@final
 class StudentT(Likelihood):
     """Measurements with outliers."""
 
@@ -141,7 +135,6 @@ class StudentT(Likelihood):
 
 
 @register
-@final
 class Laplace(Likelihood):
     """Measurements around a median."""
 
@@ -161,7 +154,6 @@ class PositiveMean(Likelihood):
 
 
 @register
-@final
 class Gamma(PositiveMean):
     """Positive measurements with a constant coefficient of variation."""
 
@@ -175,7 +167,6 @@ class Gamma(PositiveMean):
 
 
 @register
-@final
 class ExponentialTimes(PositiveMean):
     """Waiting times; the link "minus log" makes f the log of their rate."""
 
@@ -188,7 +179,6 @@ class ExponentialTimes(PositiveMean):
 
 
 @register
-@final
 @dataclass(frozen=True, eq=False)
 class Weibull(PositiveMean):
     """Waiting times with the hazard shape t^(shape - 1) e^f.
@@ -220,7 +210,6 @@ class Weibull(PositiveMean):
 
 
 @register
-@final
 class Beta(Likelihood):
     """Proportions strictly between 0 and 1."""
 
@@ -231,7 +220,6 @@ class Beta(Likelihood):
 
 
 @register
-@final
 class Ordinal(Likelihood):
     """Ordered levels, by cut points."""
 
@@ -266,7 +254,6 @@ class Ordinal(Likelihood):
 
 
 @register
-@final
 class Categorical(Likelihood):
     """One of several classes without an order, each with a latent value of its own."""
 
@@ -291,7 +278,6 @@ class Categorical(Likelihood):
 
 
 @register
-@final
 class StochasticVolatility(Likelihood):
     """Returns whose log variance is modelled."""
 

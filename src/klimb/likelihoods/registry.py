@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self, final
+from typing import Any, Self
 
 import numpy as np
 
@@ -79,7 +79,6 @@ def _parameter(kind: type[Likelihood], key: str) -> SiteParameter:
     raise InputError(f"{kind.name} has the parameters: {names}", repr(key), "Leave it out, or choose another family.")
 
 
-@final
 @stored("likelihood.given")
 @dataclass(frozen=True, eq=False)
 class Given(Likelihood):

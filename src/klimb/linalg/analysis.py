@@ -9,7 +9,7 @@ so that all its blocks come from the scan that marginal covariances of chains co
 """
 
 from functools import cached_property
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -41,7 +41,6 @@ def band_order(pattern: Any) -> Index | None:
     return order if np.abs(place[pattern.indices] - place[columns]).max(initial=0) <= WIDEST else None
 
 
-@final
 class BandPlan:
     """Where the entries of a pattern stand in LAPACK's lower band, and in the blocks of the inverse."""
 
@@ -69,7 +68,6 @@ class BandPlan:
         return BandFactor(self, np.asarray(factor))
 
 
-@final
 class BandFactor:
     """L of a band matrix; the same face as that of a sparse factor."""
 

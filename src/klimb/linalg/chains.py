@@ -15,7 +15,7 @@ variance of the states (dense sampling), where working with the precision of the
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Self, final
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -177,7 +177,6 @@ def marginal_covariances(A: Array, C: Array) -> Array:
     return out
 
 
-@final
 class Bidiagonal:
     """D, unit diagonal with -A_k below it, for transitions (s, s, n): solves are recursions along the chain.
 
@@ -215,7 +214,6 @@ class Bidiagonal:
         return out.reshape(rhs.shape)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Chain:
     """Transitions, noise (both (s, s, n)) and a root of the noise: root root' = noise."""
@@ -250,7 +248,6 @@ class Chain:
         return marginal_covariances(self.transition, self.noise)
 
 
-@final
 class SquaredCovariance:
     """Products with V o V, V the covariance of f: it belongs to a chain as well, that of the products of two states.
 
@@ -281,7 +278,6 @@ class SquaredCovariance:
         return np.asarray(total)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Conditioned:
     """A chain given its sites: ``after``, the information B that made it so, and the log determinant."""

@@ -7,8 +7,6 @@ Arrays are in C order and BLAS reads them as their transposes: the lower triangl
 Small updates of all children are added in one sum over listed places, large ones block by block.
 """
 
-from typing import final
-
 import numpy as np
 
 from klimb.errors import NotPositiveDefiniteError
@@ -17,7 +15,6 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import blas, lapack
 
 
-@final
 class FrontFactor:
     """L of P M P' = L L' in panels, for ``values`` of the lower triangle in the order of ``tree.lower``."""
 

@@ -7,7 +7,7 @@ column for each pivot. All panels lie one behind the other in one buffer, so ent
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +20,6 @@ LISTED = 40_000  # entries of children's updates up to which each has its place 
 CALLS = 4e5  # multiplications that cost as much as the calls for one front
 
 
-@final
 @dataclass(frozen=True)
 class Placement:
     """Where the boundary of a front lies among the rows of its parent: ``first`` of it are pivots there.
@@ -38,7 +37,6 @@ class Placement:
         return len(self.runs) ** 2 <= FREE + len(self.rows) ** 2 / SLICE
 
 
-@final
 @dataclass(frozen=True)
 class Front:
     """Pivots ``begin`` to ``end`` of the new order; ``boundary`` are later nodes; the panel begins at ``offset``."""
@@ -59,7 +57,6 @@ class Front:
         return self.end - self.begin + len(self.boundary)
 
 
-@final
 class FrontTree:
     """Order, fronts and the places of a symmetric pattern's entries (CSC, both triangles, with its diagonal).
 

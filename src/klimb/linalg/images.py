@@ -15,7 +15,7 @@ these are transforms again.
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from math import comb, prod
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -207,7 +207,6 @@ def _as_columns(images: Array, like: Array) -> Array:
     return flat[0] if like.ndim == 1 else np.ascontiguousarray(flat.T)
 
 
-@final
 class PartialFourier(Operator):
     """Chosen coefficients of the unitary discrete Fourier transform of a real image: real parts, then imaginary parts.
 
@@ -259,7 +258,6 @@ class PartialFourier(Operator):
         return np.asarray(np.concatenate([0.5 * scale.sum() + odd, 0.5 * scale.sum() - odd]) / self._size)
 
 
-@final
 class Convolution(Operator):
     """Convolution with a kernel whose middle stays where it is; at the border periodic, or zeros outside."""
 
@@ -304,7 +302,6 @@ class Convolution(Operator):
         return np.maximum(self._filtered(scale, self._squared_response), 0.0)
 
 
-@final
 class Wavelet(Operator):
     """An orthonormal periodic wavelet transform along every axis, ``levels`` times on the coarse part.
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import comb, factorial, log, sqrt
-from typing import NamedTuple, Self, final
+from typing import NamedTuple, Self
 
 import numpy as np
 from scipy.special import gammainc
@@ -91,7 +91,6 @@ class ChainPart(NamedTuple):
     size: int
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class MaternSum:
     """How the states of the kernels make one state, whose first entry is f = f_1 + f_2 + ...

@@ -10,7 +10,7 @@ product with a vector.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -169,7 +169,6 @@ class StoredDesign(BlockedDesign):
         return self.values
 
 
-@final
 class DenseDesign(StoredDesign):
     """One after the other, contiguous."""
 
@@ -195,7 +194,6 @@ class DenseDesign(StoredDesign):
         return np.concatenate([norms for norms, _ in found]), np.concatenate([product for _, product in found])
 
 
-@final
 class ColumnDesign(StoredDesign):
     """Column after column, as files have them: nothing is transposed on the way."""
 
@@ -236,7 +234,6 @@ class ColumnDesign(StoredDesign):
         return norms, product
 
 
-@final
 class ScaledRows(BlockedDesign):
     """X S, of which only the rows that are asked for exist."""
 
@@ -327,7 +324,6 @@ class CsrDesign(DesignMatrix):
         return np.asarray(self.values.toarray())
 
 
-@final
 class SparseDesign(CsrDesign):
     """Any sparsity."""
 
@@ -339,7 +335,6 @@ class SparseDesign(CsrDesign):
         return SparseDesign(self.values[rows])
 
 
-@final
 class PairedDesign(CsrDesign):
     """Short rows: the products of pairs in each row are stored, rows grouped by their number of nonzeros."""
 

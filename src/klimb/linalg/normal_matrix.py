@@ -5,7 +5,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import final
 
 import numpy as np
 
@@ -14,7 +13,6 @@ from klimb.linalg.operators.base import Operator, added_diagonals, column_blocks
 from klimb.numerics.arrays import Array, check_finite
 
 
-@final
 class NormalMatrix:
     """A = diag(``diagonal``) + the sum over ``parts`` (B, weights) of B' diag(weights) B.
 

@@ -7,7 +7,7 @@ they are made from distances in the graph. The separator is the smallest set tha
 """
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,6 @@ SMOOTHING = 8  # passes that turn distances, which are whole numbers, into coord
 Integers = npt.NDArray[np.int64]
 
 
-@final
 @dataclass(frozen=True)
 class Dissection:
     """``front`` of every node and the ``parent`` of every front (-1 at a root); parents have smaller numbers."""
@@ -80,7 +79,6 @@ def dissect(graph: Any, coordinates: Array, *, rotate: bool = False) -> Dissecti
     return Dissection(front, np.concatenate(parents))
 
 
-@final
 class _Parts:
     """The parts of one depth: ``nodes`` part after part, their coordinates of shape (d, nodes), edges inside parts."""
 

@@ -9,7 +9,7 @@ they are few; otherwise they are products of sparse matrices, and what is left i
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -81,7 +81,6 @@ def _greedy(row: Integers, column: Integers, degree: Integers, allowed: Mask) ->
     return taken
 
 
-@final
 class IndependentSet:
     """The set, the pattern of what is left, and the places of entries in both."""
 
@@ -134,7 +133,6 @@ class IndependentSet:
         return part, left
 
 
-@final
 @dataclass(frozen=True)
 class EliminatedSet:
     """D^1/2 and D^-1/2 C of an independent set."""
@@ -188,7 +186,6 @@ class EliminatedSet:
         return np.asarray(-out / self.root[plan.of])
 
 
-@final
 class SymbolicCholesky:
     """The analysis of a symmetric pattern: order of elimination, tree of fronts, places of the entries.
 
@@ -222,7 +219,6 @@ class SymbolicCholesky:
         return SparseCholesky(self, values)
 
 
-@final
 class SparseCholesky:
     """P M P' = L L' with what follows from it. Made by `SymbolicCholesky.factor`."""
 

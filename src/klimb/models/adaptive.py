@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, cast, final
+from typing import Any, cast
 
 import numpy as np
 
@@ -61,7 +61,6 @@ AGREED = 0.2  # nats that a surrogate may claim too much there
 HALF = 0.5  # the same for what is printed, whose tails a test teaches most of
 
 
-@final
 @dataclass(eq=False)
 class _Fitted:
     """What is kept of a fit at one theta."""
@@ -75,7 +74,6 @@ class _Fitted:
     sites: Posterior | None = None
 
 
-@final
 class _Points:
     """Fits at points of theta, each from the sites of the nearest one that is remembered.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -61,7 +61,6 @@ SAME_GAIN, MOST_GAINED = 0.03, 0.5  # nats that gains may be off a quadratic, an
 CLIMBS = 5  # peaks that are climbed, each from a better point than the last
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Averaged:
     """The points, what they say of the log evidence, and how the fits there ended."""
@@ -72,7 +71,6 @@ class Averaged:
     peak: Peak | None = None  # around which they were found
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class _Point:
     """A fit at one theta, without the matrices that made it: dozens of these are kept."""
@@ -86,7 +84,6 @@ class _Point:
     slope: Array  # of ``plain`` in z
 
 
-@final
 class _Around:
     """Fits at z around the peak; a point that cannot be fitted counts as impossible."""
 

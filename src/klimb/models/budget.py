@@ -9,7 +9,7 @@ The estimates are of what a process takes beyond what it held before the fit, by
 
 from dataclasses import dataclass
 from math import inf, isfinite
-from typing import Any, final
+from typing import Any
 
 from klimb.errors import InputError, require
 from klimb.models.plan import readable
@@ -44,7 +44,6 @@ def as_bytes(given: Any) -> float:
     return size
 
 
-@final
 @dataclass(frozen=True)
 class MemoryLimit:
     """The memory that each process may take, and what is known of the rows."""

@@ -7,7 +7,7 @@ too small puts it in the tails too often. This tests prior, likelihood, fit and 
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,7 +27,6 @@ LEVELS = (0.5, 0.9)
 CONFIDENCE = 0.95  # of the binomial bands
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Calibration:
     """Places of the truth in the fitted marginals, over many simulated data sets.
@@ -160,7 +159,6 @@ def binomial_band(n: int, share: float) -> tuple[float, float]:
     return low / n, high / n
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class _Task:
     """One simulated data set: draw, fit, look the truth up. A record, so that it can be sent to another process."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy.special import chdtrc, stdtrit
@@ -59,7 +59,6 @@ class ScoreTest(NamedTuple):
         return float(chdtrc(self.size, self.statistic)) if self.size else 1.0
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class CheckView:
     """A fit as its checks see it; everything is worked out once, when it is first asked for."""

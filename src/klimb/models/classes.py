@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from klimb.sites.counts import Logistic
 from klimb.trust.coupled import joint_shocks
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class OneVsRest:
     """One binary fit per class: ``fits`` are `Fit` of a model, or results of the engine.

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from klimb.models.fit import Fit
 
 
-@final
 @dataclass(frozen=True)
 class ComparedFit:
     """One line: ``difference`` is in leave-one-out sum from the best, ``difference_se`` its standard error."""
@@ -28,7 +27,6 @@ class ComparedFit:
     status: str
 
 
-@final
 @dataclass(frozen=True)
 class Comparison:
     """The fits, best leave-one-out sum first. ``print`` it, or read ``rows``."""

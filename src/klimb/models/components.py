@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -32,7 +32,6 @@ NO_THIRD = np.zeros((0, 0, 0, 0))
 ROUND = 0.15  # skewness up to which f is Gaussian at fixed theta
 
 
-@final
 @stored("components")
 @dataclass(frozen=True, eq=False)
 class Components:
@@ -216,7 +215,6 @@ class Components:
         return theta[order], w[order]
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Latents:
     """f at some rows: one row of ``m`` and ``v`` per point of theta, field after field. Offsets are included."""

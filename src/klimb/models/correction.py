@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -65,7 +65,6 @@ _same_draws = lru_cache(maxsize=4)(matched_draws)  # for every theta of a fit; n
 SEEDS = 8  # sets of draws that points of theta take in turn, so that their noise averages out
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Correction:
     """At one theta: ``gain`` is log evidence - bound, ``part`` q with the exact posterior's means and covariances."""
@@ -128,7 +127,6 @@ def pooled(corrections: Sequence[Correction], shares: Array) -> dict[str, Any]:
             "weighed": float(own @ np.array([one.weighed for one in corrections]))}
 
 
-@final
 class Corrector:
     """Corrections of the fits of one model; ``wanted`` says whether they are worth their while at this one.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import ndtr
@@ -43,7 +43,6 @@ ATTEMPTS: tuple[tuple[int, float, bool | None], ...] = ((149, 0.9, None), (149, 
 UNTOLD = 0.2  # sampling error of an sd from which it is left out of the comparison: it may not even be finite
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class SampledChains:
     """What a sampler found: draws of a variable, all chains one after the other, and where it had trouble."""
@@ -53,7 +52,6 @@ class SampledChains:
     deepest: int  # transitions that were cut at the deepest tree
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class ChainPlan:
     """How long chains are, where they start and the covariance that is their metric; (n,) is a diagonal."""

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias, final
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +52,6 @@ _FOREIGN = (
 )
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Container:
     """What a file says: its kind, the header, the arrays, who wrote it and which data it holds."""
@@ -200,7 +199,6 @@ def refuse_other_schema(found: Container, known: int) -> None:
                          "Update klimb." if found.schema > known else "Use that klimb, or fit again.")
 
 
-@final
 @dataclass(frozen=True)
 class _Entry:
     dtype: str
@@ -208,7 +206,6 @@ class _Entry:
     sha256: str
 
 
-@final
 class LazyArrays(Mapping[str, AnyArray]):
     """Arrays of a file by name, each read and compared with its checksum when it is first asked for."""
 

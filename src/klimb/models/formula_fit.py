@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from klimb.models.stan import StanProgram
 
 
-@final
 @stored("fit.formula")
 @dataclass(frozen=True, eq=False, repr=False)
 class FormulaFit(Fit):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from klimb.terms.base import Term, WeightsPrior
 FEW = 16  # columns of terms without a scale, each of which costs a solve
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Grams:
     """The columns of a model, its terms with their priors, and what all points of theta share."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, Self, TypeAlias, final
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 
@@ -37,7 +37,6 @@ Form: TypeAlias = Literal["Kernel", "Inducing", "Markov"]  # the latent
 SMOOTHNESS: dict[type[Covariance], float] = {Matern12: 0.5, Matern32: 1.5, Matern52: 2.5}
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Inputs:
     """Inputs as a matrix. ``own`` are those of the fit: there f has what the data's f has (jitter, white noise)."""
@@ -46,7 +45,6 @@ class Inputs:
     own: bool = False
 
 
-@final
 @stored("model.kernel")
 @dataclass(frozen=True, eq=False, repr=False)
 class KernelModel(Model):

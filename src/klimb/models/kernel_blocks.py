@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self, final
+from typing import Any, Self
 
 import numpy as np
 from scipy.special import logit
@@ -19,7 +19,6 @@ from klimb.theta import LIMIT, ParameterBlock, PlainBlock, RowKind, Support
 MARGIN = 0.5  # how far inducing points may leave the box of the inputs, in units of its sides
 
 
-@final
 @stored("parameter.kernel")
 @dataclass(frozen=True, eq=False)
 class KernelBlock(ParameterBlock):
@@ -91,7 +90,6 @@ class KernelBlock(ParameterBlock):
         return {name: "flat in its logarithm" if prior is None else str(prior) for name, prior in self.priors().items()}
 
 
-@final
 @stored("parameter.mean")
 @dataclass(frozen=True, eq=False)
 class MeanBlock(PlainBlock):
@@ -115,7 +113,6 @@ class MeanBlock(PlainBlock):
         return d_value
 
 
-@final
 @stored("parameter.points")
 @dataclass(frozen=True, eq=False)
 class Points(PlainBlock):
@@ -154,7 +151,6 @@ class Points(PlainBlock):
         return (d_value * self.unit).ravel() if self.free else np.zeros(0)
 
 
-@final
 @stored("parameter.held")
 @dataclass(frozen=True, eq=False)
 class Held(PlainBlock):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, Self, final
+from typing import Any, Self
 
 import numpy as np
 
@@ -53,7 +53,6 @@ CROSSED, DRAWN = 0.008, 60.0  # time of a dense product, and of a row of draws, 
 WIDE = 1.5  # columns over rows from which N x N matrices are cheaper than D x D ones
 
 
-@final
 @stored("model.linear")
 @dataclass(frozen=True, eq=False)
 class LinearModel(Model):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +20,6 @@ MOST_CROSSED = 10_000  # weights of smaller groups from which nested ones go to 
 HELD = 1e12  # precision of a weight whose prior variance is 0
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class LinearRows:
     """Rows in the columns of a model: those that all share, and the codes of the one group that keeps them.
@@ -96,7 +95,6 @@ def dense_prior(priors: Sequence[tuple[WeightsPrior | None, slice]], width: int)
     return mean, cov
 
 
-@final
 class JointPrecision:
     """Weights of dense columns, then those of each sparse term: Q, its log determinant, and all constraints.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,7 +50,6 @@ class LeftOut(NamedTuple):
     at: Array
 
 
-@final
 @stored("loo")
 @dataclass(frozen=True, eq=False)
 class LeaveOneOut:
@@ -152,7 +151,6 @@ class LeaveOneOut:
         return f"LeaveOneOut(elpd={self.elpd:.4g}, se={self.se:.2g}, n={len(self.log_density)}{failed})"
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Cavities:
     """f of each datum without its own site, output by output, under one Gaussian q; NaN where it is improper."""

@@ -7,7 +7,7 @@ With several classes there is one such f for each, all with the same prior scale
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self, final
+from typing import Any, Self
 
 import numpy as np
 
@@ -42,7 +42,6 @@ SOME, LEAST_SOME = (4, 2), 250  # shares of rows that find the scale where all n
 Make = Callable[[int, Choices, float], Term]  # number of columns, priors, spread of f -> the term of all columns
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class MatrixData:
     """Distinct rows, and their response as a likelihood reads it."""

@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import numpy as np
 
@@ -34,7 +34,6 @@ DRAW_JITTER = 1e-10  # of the largest prior variance, on the diagonal of the cov
 HyperMode: TypeAlias = Literal["auto", "optimise", "integrate", "fixed"]
 
 
-@final
 @dataclass(frozen=True)
 class Progress:
     """What a listener is told after every fit: what it was for, how many are done, of how many (0: unknown).
@@ -53,7 +52,6 @@ class Progress:
 Listen: TypeAlias = Callable[[Progress], Any]  # returning False stops the work
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Functionals:
     """Linear functionals of the weights: f = shift + L w + N(0, rest), for `WeightPosterior.at`."""

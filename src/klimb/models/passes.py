@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import isfinite
-from typing import Any, final
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -44,7 +44,6 @@ INNER = 1e-11  # tolerance of a fit of few rows, where priors of weights are no 
 ENOUGH, ROUGH = 10, 1e-3  # rows of a sample for each column, and tolerance, of a fit that a start is taken from
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class BlockReader:
     """How rows of a block become columns and data: all that an engine has to know of a formula."""
@@ -117,7 +116,6 @@ def _sums(model: LinearModel, q: WeightPosterior | None, sharper: float, rough: 
     return sums_of(X, rows.codes, rows.values, slope, gamma, value, size, slopes)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class RowPasses:
     """The blocks of a table and the engine that goes over them; remembers the sums of fits."""
@@ -214,7 +212,6 @@ class RowPasses:
         return self.ends[posterior].slopes
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class PassesAt:
     """The passes of one model at its theta: a `klimb.infer.rows.RowWork`."""

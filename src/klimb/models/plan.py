@@ -3,14 +3,12 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite
-from typing import final
 
 from klimb.errors import InputError, require
 from klimb.latents import LATENTS
 from klimb.latents.costs import Option, Shape, cheapest, double_loop, dual, primal
 
 
-@final
 @dataclass(frozen=True)
 class Plan:
     """What each way to fit a model of this shape would cost; ``choice`` is the name of the one that is taken.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,6 @@ def density_value(model: Any, q: WeightPosterior) -> float:
     return total
 
 
-@final
 class WithIdentity(DesignMatrix):
     """[X; E]: the rows of a design, then one row for each of some ``columns``, with a one there."""
 

@@ -7,7 +7,7 @@ the present posterior, in turn with the scale.
 """
 
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -67,7 +67,6 @@ def solve_by_products(model: LinearModel, data: Observed, *, tol: float) -> Solu
                     search.n_fits)
 
 
-@final
 class _Search:
     """Fits at one theta after the other, each from the last."""
 

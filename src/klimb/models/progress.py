@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, final
+from typing import Any
 
 from klimb.errors import KlimbError
 from klimb.infer.loop import Callback
@@ -49,12 +49,10 @@ def reporter(wanted: bool | Listen | None) -> Iterator[Listen]:
             bar[0].stop()
 
 
-@final
 class StoppedError(KlimbError):
     """A callback ended a fit of rows that are not in memory before there was anything to give back."""
 
 
-@final
 class Watched:
     """An engine, or this process, that tells a listener of every block."""
 

@@ -9,7 +9,7 @@ one datum that counts as often as all rows which have gone, it has their share o
 """
 
 from collections.abc import Iterator
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -72,7 +72,6 @@ def finished(codes: Any, values: Array, own: Array, R: Array, data: Observed, n:
     return few, Observed(np.ascontiguousarray(found[:, B]), weights=weights, name=data.name)
 
 
-@final
 class _Levels:
     """Orthonormal bases of the columns of every level: ``basis`` (n, k), Z = basis R in each."""
 

@@ -7,7 +7,6 @@ covariances, one for each mode.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import final
 
 import numpy as np
 
@@ -26,7 +25,6 @@ SHORTEST = 4  # states of a chain at each step without which particles are not w
 MANY_ROWS = 20_000  # from which no other modes are looked for
 
 
-@final
 @dataclass(frozen=True)
 class Budget:
     """Values of log p that particles may cost, states of a chain at each step, and pieces that a mode is cut into."""
@@ -44,7 +42,6 @@ class Budget:
 ALONE, EACH, BRIEF = Budget(4e7, 48, 16), Budget(1.2e7, 12, 4), Budget(1.2e7, SHORTEST, 1)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Repaired:
     """The posterior at one theta by particles; ``third`` are central moments of the shocks, where it has one mode."""

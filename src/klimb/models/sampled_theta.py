@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +28,6 @@ MANY = 16_384  # points that it weighs
 SETTLED = 4  # steps to weights of few points that have the moments of many
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class SampledTheta:
     """Fits at points of theta, and weights of those that were drawn: of target over proposal, whose mean is evidence.
@@ -95,7 +94,6 @@ class SampledTheta:
         return float(np.logaddexp.reduce(self.log_weights)) - float(np.log(len(self.log_weights)))
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class SmoothedTheta:
     """Many points of theta with weights by a surrogate of the objective, whose values there are ``heights``."""

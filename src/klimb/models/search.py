@@ -6,7 +6,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -39,12 +39,10 @@ PENALTY = 5.0  # for one that does not
 FLATTEST = 0.05  # smallest curvature taken at face value: below it a direction has sd 1 / sqrt(0.05)
 
 
-@final
 class Stopped(Exception):
     """The listener asked to stop."""
 
 
-@final
 class HigherGround(Exception):
     """A point that is clearly better than where a climb ended: its theta, and the fit there."""
 
@@ -52,7 +50,6 @@ class HigherGround(Exception):
         self.theta, self.posterior = theta, posterior
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Evaluated:
     """A fit at one theta: its objective, bound plus log prior, is -inf where nothing can be computed."""
@@ -86,7 +83,6 @@ class Evaluated:
         return self.model.detach(self.result.posterior)  # type: ignore[no-any-return]
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Best:
     """The best theta so far, the sites of the fit there, and its objective."""
@@ -96,7 +92,6 @@ class Best:
     objective: float
 
 
-@final
 class Evaluator:
     """Fits of one model at any theta, counted, each from the sites of the last one unless told otherwise."""
 
@@ -174,7 +169,6 @@ class Evaluator:
             raise Stopped
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Peak:
     """The best theta and the fit there."""
@@ -309,7 +303,6 @@ def axes_of(hessian: Array) -> Array:
 # -- a table of bounds
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Grid:
     """Bounds over a grid of hyperparameters, one axis per name."""

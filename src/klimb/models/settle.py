@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -48,7 +48,6 @@ PROMISED = 0.3  # nats that another move must promise, over the tolerance
 SEARCH_TOL = 1e-3  # of the gradient in theta of a search from there, which has little to do
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Settled:
     """A model at a scale near the best, the fit before the last move of it, and what it took."""
@@ -180,7 +179,6 @@ def _by_plain_steps(model: Any, problem: Problem) -> bool:
     return getattr(model, "passes", None) is None and not np.isfinite(patience(problem))
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class _Answer:
     """How sites and marginals follow the scale, by what `Linearised` knows of the residuals r near a state.

@@ -1,6 +1,6 @@
 """Sites at another theta, predicted by those of fits near by."""
 
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +14,6 @@ FARTHEST = (8.0, 4.0)  # sum of the shares of these fits, by quadratics and stra
 NEARBY = 0.01  # squared distance of a fit, in spreads of all of them, below which it counts no more
 
 
-@final
 class SitesNear:
     """Sites of earlier fits, from which those at another theta are predicted by moving least squares.
 

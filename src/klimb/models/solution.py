@@ -1,7 +1,7 @@
 """From a model and data to a solution: hyperparameters held, chosen or integrated out."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Self, final
+from typing import Any, Self
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from klimb.models.settle import SEARCH_TOL, Settled, settled
 MODES = ("auto", "optimise", "integrate", "fixed")
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Solution:
     """The components, the model at the best theta, and the fit there with all its matrices."""

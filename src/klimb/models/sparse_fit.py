@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self, final
+from typing import Any, Self
 
 import numpy as np
 
@@ -29,7 +29,6 @@ PRODUCTS = "double loop"  # the engine that only multiplies
 NO_THETA = Theta(())
 
 
-@final
 @stored("model.operator")
 @dataclass(frozen=True, eq=False)
 class OperatorModel(Model):
@@ -91,7 +90,6 @@ class OperatorModel(Model):
         return Functionals(prepared if self.form == "Implicit" else prepared.explicit, none, none)
 
 
-@final
 @stored("fit.sparse")
 @dataclass(frozen=True, eq=False, repr=False)
 class SparseFit(Fit):
@@ -194,7 +192,6 @@ def with_intercept(X: Any, name: str, intercept: bool) -> Operator:
     return as_operator(np.hstack([np.asarray(matrix), ones]), name)
 
 
-@final
 class WithOnes(Operator):
     """[X 1] for an X that is not stored."""
 

@@ -9,7 +9,7 @@ sums over levels do not move with theta. Residuals are summed row by row, so tha
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from klimb.models.linear import LinearModel
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Exact:
     """At one theta: the log evidence, its gradient, and the posterior of the weights."""
@@ -35,7 +34,6 @@ class Exact:
     part: WeightPosterior
 
 
-@final
 class Squares:
     """The sums of some rows, and what follows from them at the theta of a model."""
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,7 +31,6 @@ INFORMED = 0.3  # posterior over prior variance of weights below which the data 
 LIKELY = 0.02  # share of the heaviest point from which a theta counts in that
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class WrittenTerm:
     """How one term stands in a program."""
@@ -43,7 +42,6 @@ class WrittenTerm:
     told: ToldLevels | None = None  # what they are in units of, if not of their prior's root
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class WrittenBlock:
     """How a block of hyperparameters stands in a program."""
@@ -52,7 +50,6 @@ class WrittenBlock:
     part: StanPart
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class StanProgram:
     """The text of a program and its data; ``print`` shows the text.

@@ -11,7 +11,7 @@ A sample of the rows, chosen by what they hold, is kept for leave-one-out and th
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -59,7 +59,6 @@ GROWTH = 3.0  # half the power of an sd that the evidence beyond a bound grows w
 KINDS = ("fixed", "offset", "group", "smooth", "ridge", "sparse", "gp")
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class BlockMoments:
     """Weighted sums of the columns of one term: their number, mean, squares about it, and range."""
@@ -312,7 +311,6 @@ def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weight
     return Streamed(solution, some, encoder, printed, sample, trust, notes)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Streamed:
     """A solution, the sample of the data that is kept, what was learnt, priors in words, the verdict, and notes."""

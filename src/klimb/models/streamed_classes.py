@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import combinations_with_replacement
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.linalg import block_diag
@@ -131,7 +131,6 @@ def values_and_slopes(model: LinearModel, weights: Array, rows: LinearRows, data
     return values, slopes
 
 
-@final
 class PassedWeights(JointWeights):
     """The log weights of draws of all classes together, each set of draws by one pass."""
 

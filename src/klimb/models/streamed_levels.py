@@ -11,7 +11,7 @@ the curvature: steps by its covariance lead to the peak of log p(y, beta).
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from scipy.special import logsumexp
@@ -63,7 +63,6 @@ def slopes_at(reader: BlockReader, shared: Array, centre: Array, sd: Array, shar
     return total
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Levels:
     """The levels of a model at its theta, around their q."""

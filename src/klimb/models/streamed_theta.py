@@ -9,7 +9,7 @@ farthest of them tell whether that is good enough, or by how much it has to be p
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self, final
+from typing import Any, Self
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -102,7 +102,6 @@ def _extrapolated(moves: Sequence[tuple[Array, Array]], lower: Array, upper: Arr
     return np.asarray(ends[-1])
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class TiltedFits:
     """Fits of few rows whose bound is put right by a cubic along each axis of theta.

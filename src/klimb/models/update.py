@@ -7,7 +7,7 @@
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self, final
+from typing import Any, Self
 
 import numpy as np
 
@@ -124,7 +124,6 @@ def joined(old: Observed, new: Observed) -> Observed:
     return replace(old, y=np.concatenate([old.y, new.y]), aux=aux, weights=counts, rows=None)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Summary:
     """All that a Gaussian process with inducing points knows, without its data.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from functools import cache, partial
-from typing import TYPE_CHECKING, TypeAlias, TypeVar, final
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -203,7 +203,6 @@ def psd_square_root(matrix: Array, name: str) -> Array:
     return np.ascontiguousarray(vectors[:, keep] * np.sqrt(values[keep]))
 
 
-@final
 class Whitener:
     """``L`` with L L' = covariance: lower triangular, or rectangular with orthogonal columns (scaled eigenvectors).
 

@@ -1,10 +1,9 @@
 """Modules that take long to import, loaded when something of them is first asked for."""
 
 from importlib import import_module
-from typing import Any, final
+from typing import Any
 
 
-@final
 class LazyModule:
     """A module by name: its attributes are its own."""
 

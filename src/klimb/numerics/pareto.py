@@ -11,7 +11,6 @@ localization: an improved R-hat for assessing convergence of MCMC.
 """
 
 from dataclasses import dataclass
-from typing import final
 
 import numpy as np
 from scipy.special import ndtri
@@ -26,7 +25,6 @@ PRIOR_SIZE, PRIOR_SHAPE = 10, 0.5  # the weakly informative prior of k: ten draw
 SPREAD_GRID = 3.0  # how far Zhang and Stephens' grid of the scale reaches
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class SmoothedWeights:
     """Log weights that sum to one (in ``normalised``), after their tail was smoothed.

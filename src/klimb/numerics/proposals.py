@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from scipy.special import chdtri, gammaln, ndtr, ndtri
@@ -41,7 +41,6 @@ def split_normal(z: Array, widths: Array) -> Array:
     return np.where(p < share, left, right)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class SplitStudent:
     """theta = mode + A x, x a t whose axes have one width to the left and another to the right."""
@@ -61,7 +60,6 @@ class SplitStudent:
         return student_log_density(((x / width) ** 2).sum(axis=1), len(self.mode), volume)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class StudentMixture:
     """Multivariate t's with weights."""
@@ -123,7 +121,6 @@ def fit_students(theta: Array, weights: Array, count: int, floor: Array) -> Stud
     return found
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class HalfLines:
     """Coordinates x >= 0 of logs of scales that may be zero, power theta = centre + log sinh x; NaN: entry as it is.
@@ -169,7 +166,6 @@ class HalfLines:
         return FoldedProposal(proposal, self) if (~np.isnan(self.centre)).any() else proposal
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class FoldedProposal:
     """Draws of a proposal, reflected at zero of half lines."""

@@ -24,7 +24,7 @@ density, in units of the scale). The table takes a fifth of a second and is made
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtr, wrightomega
@@ -52,7 +52,6 @@ LOWEST, MARGIN = 900.0, 45.0  # logarithms: of the smallest probability that is 
 SCAN = np.linspace(0.0, 1.0, 200)
 
 
-@final
 @dataclass(frozen=True)
 class SoftmaxRule:
     """How closely to integrate: what is negligible, as minus its logarithm, steps in y, degrees of the table."""
@@ -73,7 +72,6 @@ ROUGH = SoftmaxRule(16.0, 1 / 9, 1 / 12, ROUGH_DEGREE, ROUGH_SMOOTH_DEGREE, 5.6,
 FAR = SoftmaxRule(12.0, 1 / 6, 1 / 8, 5, 4, 4.8, (1, 3), np.float32)  # to 1e-5 of a nat or so, in half of that
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class GumbelNormal:
     """Polynomial coefficients of F: ``blocks[b]`` maps Chebyshev polynomials in 1 / sqrt(1 + v) to those of all bins.
@@ -181,7 +179,6 @@ def _by_quadrature(t: Array, v: float) -> Array:
     return np.asarray(ndtr((t[..., None] - g) / s) @ (0.25 * np.exp(-g - np.exp(-g))))
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class SoftmaxMoments:
     """Under independent normals."""

@@ -6,7 +6,6 @@ say how far it can be relied on.
 
 from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement
-from typing import final
 
 import numpy as np
 
@@ -24,7 +23,6 @@ ALONE, MOST_ALONE = 2.0, 4.0  # sqrt(d) from all other points, where nothing is 
 FAR = 1.5  # lengthscales from the nearest point beyond which nothing above that point's value is claimed
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Surrogate:
     """f(z) = q(z) + r(z): ``trend`` are the coefficients of q, ``pull`` those of r at ``points``.

@@ -11,7 +11,7 @@ h(d) = g(m + d) - d^2/2v:
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,7 +40,6 @@ class Tilted(NamedTuple):
     curvature: Array
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class _Lanes:
     """The Gaussians of a chunk of data, and where their tilted mass sits: d = ``shift`` + ``unit`` * x."""

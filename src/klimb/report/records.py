@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, final
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from klimb._stored import stored
 
@@ -21,7 +21,6 @@ Suits = Literal["fits", "misfit", "unchecked"]
 PARAMETERS = "parameters"
 
 
-@final
 @stored("report.fact")
 @dataclass(frozen=True, slots=True)
 class Fact:
@@ -31,7 +30,6 @@ class Fact:
     value: str
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class CoefficientRow:
     """A quantity with its posterior mean, sd and central interval.
@@ -60,7 +58,6 @@ class GroupEffects(NamedTuple):
     total: int
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class EffectCurve:
     """The mean of y (or f) along one column, the others held where ``note`` says, with a band of mass ``level``."""
@@ -82,7 +79,6 @@ class EffectCurve:
         return bool(self.x) and isinstance(self.x[0], str)
 
 
-@final
 @stored("report.trace")
 @dataclass(frozen=True, slots=True)
 class BoundTrace:
@@ -152,7 +148,6 @@ class Loo(NamedTuple):
     hardest: tuple[HardRow, ...] = ()
 
 
-@final
 @stored("report.trust")
 @dataclass(frozen=True, slots=True)
 class FitTrust:
@@ -178,7 +173,6 @@ class FitTrust:
         return {**found, "facts": {fact.label: fact.value for fact in self.facts}}
 
 
-@final
 @stored("report.finding")
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -198,7 +192,6 @@ class Finding:
         return "< 1e-6" if self.p < 1e-6 else f"= {self.p:.1g}"
 
 
-@final
 @stored("report.checks")
 @dataclass(frozen=True, slots=True)
 class Checks:
@@ -237,7 +230,6 @@ class Checks:
         return "\n".join(lines)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class FitReport:
     """All that is said of one fit."""

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape as escape_html
 from pathlib import Path
-from typing import final
 
 from klimb.errors import width
 from klimb.report.text import visible
@@ -40,7 +39,6 @@ def shorten(text: str, columns: int) -> str:
     return kept + "…"
 
 
-@final
 class Panel:
     """One chart under construction: two scales, and the marks drawn so far, from the bottom up."""
 
@@ -178,7 +176,6 @@ def _finite_runs(*columns: Sequence[float]) -> list[list[int]]:
     return [run for run in runs if run]
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class AxisScale:
     """Maps [low, high] to [start, end]; ``start`` may be the larger (heights grow upwards, SVG counts downwards)."""

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, Self, final
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -70,7 +70,6 @@ class RowTable(ABC):
         return Frame(None, "dict", self.columns, self.n, self.column, _cache=Recent())
 
 
-@final
 class Recent(dict[str, Any]):
     """A dictionary that forgets all but the entry that came last."""
 
@@ -79,7 +78,6 @@ class Recent(dict[str, Any]):
         super().__setitem__(name, value)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class ArrayBlock:
     """Rows of columns in memory."""
@@ -99,7 +97,6 @@ class ArrayBlock:
         return 8.0 * len(names) * len(self.columns[names[0]])
 
 
-@final
 class ArrayTable(RowTable):
     """A frame in memory, or in memory maps."""
 
@@ -127,7 +124,6 @@ def readable(path: str = "") -> Iterator[None]:
                          UNREADABLE) from error
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class FileBlock:
     """A row group of a Parquet file, or a whole file of another kind: a fragment of Arrow, which can be pickled."""
@@ -181,7 +177,6 @@ def _state(fragment: Any) -> tuple[Any, ...]:
     return found.size, found.mtime_ns, platform.node()
 
 
-@final
 class FileTable(RowTable):
     """Files of Arrow: Parquet, Feather, CSV, ORC."""
 
@@ -274,7 +269,6 @@ def arrow_column(name: str, values: Any) -> Column:
     return read_frame(pa.table({name: values})).read(name)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class TableBlock:
     """The rows of a block, where they are."""
@@ -298,7 +292,6 @@ class TableBlock:
         return self.table.num_rows, text.hexdigest()
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class HeldBlock:
     """A block by the name that its engine has for it."""
@@ -314,7 +307,6 @@ class HeldBlock:
         return 8.0 * len(names) * (self.known[0] if self.known else 0)
 
 
-@final
 class HeldTable(RowTable):
     """A table in blocks that ``engine`` holds, and passes over."""
 

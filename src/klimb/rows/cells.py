@@ -10,7 +10,7 @@ depends on nothing but the cells themselves.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +24,6 @@ LARGEST = 1 << 62  # of a number that stands for a row
 _N, _Y, _LOST = "_klimb_n", "_klimb_y", "_klimb_lost"  # columns that no table has
 
 
-@final
 @dataclass(frozen=True)
 class ResponseSums:
     """What a likelihood needs of the responses of a cell: means of functions of y, and perhaps their variance.
@@ -54,7 +53,6 @@ MEAN_AND_VARIANCE = ResponseSums(("y",), _around)
 MEAN_AND_LOG = ResponseSums(("y", "log y"), _by_logs, above=0.0)
 
 
-@final
 @dataclass(frozen=True)
 class CellKeys:
     """What is grouped by: columns, to how many digits, and the response whose sums are taken (None: it is counted)."""
@@ -69,7 +67,6 @@ class CellKeys:
         return self.names if self.sums is None else (*self.names, _LOST)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Tally:
     """Groups of rows: their columns, how many rows each has, and what is known of their responses."""

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -18,7 +18,6 @@ from klimb.errors import InputError
 from klimb.numerics.arrays import Array
 
 
-@final
 class Checkpoint:
     """A folder of sums, for the passes over some rows."""
 

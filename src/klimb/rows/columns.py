@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 from math import isfinite
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,6 @@ MISSING = -1  # code of a missing value
 SPARSE = 8  # numbers between the first and the last level, over levels, from which those are searched for
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Column:
     """One column, read but not yet encoded."""
@@ -131,7 +130,6 @@ class Column:
 # -- to another process ------------------------------------------------------------------------------------------------
 
 
-@final
 @dataclass(frozen=True)
 class FileSlice:
     """Where the numbers of a memory map are, or of a part of it."""

@@ -8,7 +8,7 @@ each row, which is the same for dense and sparse matrices.
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,6 @@ from klimb.rows.frames import Frame
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Rows:
     """Distinct rows: inputs (dense or CSR), responses, weights (None where all are 1), and the way back.

@@ -16,7 +16,7 @@ from concurrent.futures import BrokenExecutor, Executor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self, final
+from typing import Any, Self
 
 from klimb.errors import InputError, KlimbError, require
 from klimb.rows.blocks import HeldBlock, TableBlock
@@ -28,7 +28,6 @@ LOOK_EVERY = 2.0  # seconds between looks at workers
 LOOPBACK = "127.0.0.1"
 
 
-@final
 class EngineError(InputError):
     """An engine could not finish a pass."""
 
@@ -74,7 +73,6 @@ def running(engine: BlockEngine | None) -> Iterator[BlockEngine | None]:
             engine.close()
 
 
-@final
 @dataclass(frozen=True)
 class Failure:
     """What a worker gives back instead of a result: engines wrap what is raised, each in its own way."""
@@ -98,7 +96,6 @@ def applied_there(function: Callable[[Any], Any], data: Any) -> Any:
     return applied(function, TableBlock.of(data))
 
 
-@final
 class ExecutorEngine:
     """Any executor of `concurrent.futures`."""
 
@@ -163,7 +160,6 @@ class Cluster(ABC):
                 time.sleep(0.1)  # where to look takes no time
 
 
-@final
 class Processes(Cluster):
     """Processes of our own, started again where one is lost."""
 
@@ -192,7 +188,6 @@ class Processes(Cluster):
             self._pool = None
 
 
-@final
 class RayEngine(Cluster):
     """Tasks of Ray, here (on loopback, without its dashboard) or on the cluster at ``address``."""
 
@@ -250,7 +245,6 @@ class RayEngine(Cluster):
             self.own, self._tasks = False, ()
 
 
-@final
 class DaskEngine(Cluster):
     """A client of dask.distributed, or a cluster of two processes on loopback that is started here."""
 
@@ -306,7 +300,6 @@ class DaskEngine(Cluster):
             self.client, self._cluster, self.own = None, None, False
 
 
-@final
 class SparkEngine(Cluster):
     """A session of Spark, or a local one that is started here: blocks are partitions."""
 

@@ -6,7 +6,7 @@ record array of numpy. narwhals is imported only where the data is none of the l
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self, final
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,6 @@ from klimb.numerics.lazy import narwhals as nw
 from klimb.rows.columns import Column, number_label, read_column, read_objects
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Frame:
     """A data frame behind one small face.

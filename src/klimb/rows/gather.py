@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +29,6 @@ SEED = 20260103
 OWN_WEIGHTS = "_klimb_weights"  # the column of weights that are given as an array
 
 
-@final
 @dataclass(frozen=True)
 class Wanted:
     """What a fit needs of a table: names of columns, digits that some are rounded to, and how y may be summed up.

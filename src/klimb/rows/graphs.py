@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +14,6 @@ Edges = Index
 _ADVICE = "Pass pairs of levels, a dict of neighbours, a sparse adjacency matrix, a networkx graph or a libpysal W."
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Graph:
     """Nodes by the label of their level, and edges as pairs of their numbers, each once."""

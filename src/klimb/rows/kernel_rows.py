@@ -1,7 +1,7 @@
 """Rows that need not fit in memory, and their whitened L^-1 k(Z, x_i), computed when they are asked for."""
 
 from collections.abc import Iterator
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,6 @@ from klimb.numerics.dense import Whitener, psd_square_root, row_blocks, threads_
 STORED_LIMIT = 2**26  # entries (512 MiB) up to which rows are stored unless the user says otherwise
 
 
-@final
 class RowSource:
     """N rows of d numbers that can be read from the front as often as needed, in cache-sized blocks.
 
@@ -101,7 +100,6 @@ def shuffled_batches(n: int, size: int, seed: int) -> Iterator[Index]:
         yield np.sort(batch)
 
 
-@final
 class KernelRows(BlockedDesign):
     """The N x M design of a Gaussian process seen through inducing points, of which only a block exists at a time.
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +22,6 @@ CONTENTS = "klimb-cache.json"
 VERSION = 1
 
 
-@final
 @dataclass(frozen=True)
 class Cached:
     """What a frame of a cache knows of it: where its blocks begin and end."""

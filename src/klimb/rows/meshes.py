@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, permutations
 from math import factorial
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +26,6 @@ INSIDE = 1e-9  # by which a barycentric weight may be negative
 _ADVICE = "Pass (nodes, triangles): coordinates, and three numbers of nodes for every triangle, counted from 0."
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Mesh:
     """Nodes and the cells between them: intervals on a line, triangles in the plane."""

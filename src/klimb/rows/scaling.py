@@ -1,7 +1,7 @@
 """Columns brought to mean 0 and variance 1, so that one prior can serve them all; sparse ones stay sparse."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Self, final
+from typing import Any, Self
 
 import numpy as np
 
@@ -17,7 +17,6 @@ SMALL = 2**22  # entries (32 MB) up to which a sparse matrix is copied to a dens
 FILLED = 0.05  # share of entries from which that pays where columns outnumber rows: products of rows alone are asked
 
 
-@final
 @stored("scaling")
 @dataclass(frozen=True, eq=False)
 class Scaling:
@@ -133,7 +132,6 @@ def _variance(X: Any, share: Array, unit: Array, mean: Array) -> Array:
     return variance
 
 
-@final
 class CentredDesign(DesignMatrix):
     """Z - 1 shift' for a sparse Z: the columns are centred without ever being filled in."""
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from fnmatch import fnmatch
 from itertools import chain
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -69,7 +69,6 @@ class Scan(ABC):
         """All rows."""
 
 
-@final
 class LazyRows(Scan):
     """A lazy frame of narwhals: polars, DuckDB, Ibis, Spark, Dask."""
 
@@ -120,7 +119,6 @@ def held(engine: Any, collection: Any, names: Sequence[str]) -> HeldTable:
         raise
 
 
-@final
 class BatchRows(Scan):
     """Batches of Arrow, which ``open`` gives for some names of columns; they are counted chunk by chunk."""
 
@@ -220,7 +218,6 @@ def _merged(parts: list[Any], by: CellKeys) -> Any:
     return table
 
 
-@final
 class TooManyCells(InputError):
     """Rows that are not in memory have more cells than memory holds."""
 

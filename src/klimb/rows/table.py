@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,6 @@ from klimb.rows.columns import Codes, Column, codes_among, count, rows_named, us
 from klimb.rows.frames import Frame
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Source:
     """A frame and the rows of it that are kept (None: all of them)."""

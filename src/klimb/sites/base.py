@@ -53,7 +53,7 @@ class Expectation(NamedTuple):
 
 
 class Site(ABC):
-    """A likelihood, one factor per datum. Subclasses are frozen dataclasses of their parameters and are final."""
+    """A likelihood, one factor per datum. Subclasses are frozen dataclasses of their parameters, final ones."""
 
     # -- declared facts, read by the loop, the test suites, the command line and the documentation table; ``support``
     #    and ``discrete`` follow from ``response``, and ``per_datum`` from ``positive``, where they are not declared

@@ -1,7 +1,7 @@
 """Sites of several classes: ordered levels cut from one latent value, and unordered ones with a latent value each."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self, final
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -19,7 +19,6 @@ FAR_TOL = 0.1  # tolerance of a fit that is far from the optimum anyway
 MOST_COUPLED, MOST_ENTRIES = 24, 2**24  # classes, and entries in all, up to which a matrix per datum is kept
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Ordinal(Site):
     """Levels 0..K-1 cut from the real line by K-1 rising ``cutpoints``: P(y) = F(c_{y+1} - f) - F(c_y - f).
@@ -138,7 +137,6 @@ class Ordinal(Site):
         return Tilted(log_z, slope / root, -bend / (1.0 + v))
 
 
-@final
 @dataclass(frozen=True)
 class Softmax(Site):
     """P(y = c) = e^(f_c) / sum_d e^(f_d) for labels 0 .. C-1, with one latent value f_c per class.

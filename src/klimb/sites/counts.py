@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import final
 
 import numpy as np
 from scipy.special import betainc, expit, gammaincc, wrightomega
@@ -36,7 +35,6 @@ class BinarySite(Site):
         return np.array([-1.0, 1.0])
 
 
-@final
 @dataclass(frozen=True)
 class Logistic(BinarySite):
     """P(y = 1) = sigmoid(f).
@@ -89,7 +87,6 @@ class Logistic(BinarySite):
         return np.column_stack([np.where(up, small, 1.0 - small), np.where(up, 1.0 - small, small)])
 
 
-@final
 class Probit(BinarySite):
     """P(y = 1) = Phi(f), the standard normal distribution function.
 
@@ -118,7 +115,6 @@ class Probit(BinarySite):
         return Tilted(value, y * ratio / root, -curvature / (1.0 + v))
 
 
-@final
 class CLogLog(BinarySite):
     """P(y = 1) = 1 - exp(-e^f), the complementary log-log link: an event in a Poisson process of log rate f.
 
@@ -198,7 +194,6 @@ def event_moments(m: Array, v: Array) -> Triple:
     return gaussian_expectation(_event_integrands, m, v, landscape)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Binomial(Site):
     """y successes in ``trials``, each with probability sigmoid(f).
@@ -267,7 +262,6 @@ def two_sided(wins: Array, losses: Array, m: Array, value: Array, slope: Array, 
                            (wins + losses) * curvature)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Poisson(Site):
     """Counts with mean ``exposure`` e^f.
@@ -317,7 +311,6 @@ def rate_expectation(y: Array, log_rate: Array, v: Array) -> Expectation:
         return Expectation(value, np.where(positive, weight * excess, gamma), gamma)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class NegativeBinomial(Site):
     """Counts with mean mu = e^f and variance mu + mu^2 / ``size``.

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self, final
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -19,7 +19,6 @@ Function = Callable[..., Any]
 Support = Literal["real", "positive", "unit", "counts"]
 
 
-@final
 @dataclass(frozen=True, eq=False, init=False)
 class Custom(Site):
     """A site from ``log_density(y, f)``, vectorised NumPy on two equally long 1-d arrays; the rest is quadrature.

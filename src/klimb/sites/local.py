@@ -13,7 +13,7 @@ g': `height` does so in closed form where the site has one and by a bracketed se
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import expit, gammainc, gammaincc, gammaln
@@ -118,7 +118,6 @@ def _touching(site: Site, y: Array, variance: Array, edge: Threshold, start: Arr
     return np.where(done, first_order, root)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class SuperGaussian(Wrapper):
     """A super-Gaussian site seen through its best Gaussian lower bound: log p(y|f) >= slope f - gamma f^2 / 2 + ...
@@ -196,7 +195,6 @@ class SuperGaussian(Wrapper):
         return penalty(self.site, *self.site.checked(y, s, v))
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class ExponentialPower(SymmetricNoise):
     """y = f + noise with density proportional to exp(-|x / scale|^power), 0 < power < 2.
@@ -277,7 +275,6 @@ class ExponentialPower(SymmetricNoise):
         return np.asarray(np.where(x < 0.0, 0.5 * gammaincc(1.0 / p, size), 0.5 + 0.5 * gammainc(1.0 / p, size)))
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Sech2(SymmetricNoise):
     """y = f + noise with density sech^2(x / (2 scale)) / (4 scale): the logistic distribution, sd pi scale / sqrt(3).

@@ -1,7 +1,7 @@
 """Sites of positive measurements (waiting times, sizes, costs) and of proportions."""
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from scipy.special import betainc, expit, gamma, gammainc, gammaincc, gammaln
@@ -33,7 +33,6 @@ class WaitingTime(Site):
         return self.survivor(y, f, np.zeros(()))
 
 
-@final
 @dataclass(frozen=True)
 class Exponential(WaitingTime):
     """Waiting times with log rate f, or with log mean f if ``mean`` is true.
@@ -80,7 +79,6 @@ class Exponential(WaitingTime):
         return Expectation(-lost, -lost if self.mean else lost, lost)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Gamma(Site):
     """Positive measurements with mean e^f and variance mean^2 / ``shape``.
@@ -132,7 +130,6 @@ class Gamma(Site):
             return Expectation(value, -slope, slope * np.maximum(k - x + slope, 0.0))
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Weibull(WaitingTime):
     """Waiting times with the hazard ``shape`` t^(shape - 1) e^f: P(T > t | f) = exp(-e^f t^shape).
@@ -173,7 +170,6 @@ class Weibull(WaitingTime):
         return Expectation(-lost, lost, lost)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Beta(Site):
     """y ~ Beta(precision mu, precision (1 - mu)) with mean mu = sigmoid(f). Not log-concave in f.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.special import expit
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from klimb.sites.base import Site
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Prediction:
     """The predictive distribution of y, one per entry of ``m`` and ``v``: what ``site.predict(m, v)`` returns.

@@ -3,7 +3,6 @@
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import final
 
 import numpy as np
 from scipy.special import erf, ndtr, ndtri, stdtr
@@ -52,7 +51,6 @@ class SymmetricNoise(Noise):
         return np.zeros_like(y), y
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Gaussian(Noise):
     """y = f + noise with standard deviation ``scale``.
@@ -101,7 +99,6 @@ class Gaussian(Noise):
         return m + np.hypot(np.sqrt(v), self.scale) * ndtri(p)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Laplace(SymmetricNoise):
     """y = f + noise with density exp(-|x| / scale) / (2 scale).
@@ -159,7 +156,6 @@ class Laplace(SymmetricNoise):
         return np.where(x < 0.0, tail, 1.0 - tail)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class StudentT(SymmetricNoise):
     """y = f + ``scale`` times Student's t with ``df`` degrees of freedom. Not log-concave: gamma may be negative.
@@ -251,7 +247,6 @@ def _student_table(df: float) -> WideTable:
     return tabulate(lambda x: _student_integrands(x, np.asarray(df)), edges, by_parts=True, least_deviation=0.4 * width)
 
 
-@final
 @dataclass(frozen=True)
 class StochasticVolatility(RealSite):
     """y ~ N(0, e^f): f is the log variance of a return.

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self, final
+from typing import Any, Self
 
 import numpy as np
 
@@ -25,7 +25,6 @@ def _by_parts(name: str) -> Any:
     return ask
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Stack(Site):
     """Several likelihoods in one model: the first ``count`` data belong to the first site, and so on.

@@ -6,7 +6,7 @@ far as wrapping keeps them; they are set on the instance.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Self, final
+from typing import Any, Self
 
 import numpy as np
 
@@ -92,7 +92,6 @@ def _counted(weights: Array | float, values: Array) -> Array:
     return np.asarray(weights * (values if used.all() else np.where(used, values, 0.0)))
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Weighted(Wrapper):
     """Each datum counts ``weights`` times: log p becomes weights * log p. A weight of 0 removes a datum.
@@ -163,7 +162,6 @@ class Weighted(Wrapper):
         return self.site.tilted(y, m, v, self.weights * np.asarray(power))
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Offset(Wrapper):
     """The site at f + ``offset``: a known part of the linear predictor, such as a log exposure.
@@ -207,7 +205,6 @@ class Offset(Wrapper):
         return centre - self.offset, width
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Point(Wrapper):
     """The oracle at v = 0: log p(y|m) and its derivatives. The loop then makes the Laplace approximation.
@@ -231,7 +228,6 @@ class Point(Wrapper):
         return self.site.oracle(y, m, np.full_like(m, self.width**2)) if self.width else self.site.point(y, m)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Cavity(Wrapper):
     """The oracle of expectation propagation: log Z = log E p(y|f) under the cavity N(m, v), and its derivatives in m.
@@ -263,7 +259,6 @@ def needs_one_output(site: Site, what: str) -> None:
             f"{type(site).__name__} with {site.n_outputs}", "Use klimb.infer with the site itself.")
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Censored(Wrapper):
     """The site where ``status`` is 1, log P(Y > y | f) where it is 0: censored on the right, at y.

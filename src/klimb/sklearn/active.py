@@ -1,6 +1,6 @@
 """Active learning in the shape of a scikit-learn classifier."""
 
-from typing import Any, Self, final
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,6 @@ from klimb.numerics.arrays import Array
 from klimb.sklearn.base import Estimator
 
 
-@final
 class ActiveClassifier(ClassifierMixin, Estimator):
     """A classifier of two classes that says which of its unlabelled rows to label next.
 

@@ -5,7 +5,7 @@ Linear models are stored without their data. Gaussian processes hold theirs, bec
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -42,7 +42,6 @@ def save(estimator: Any, path: Any) -> None:
                     holds=holds)
 
 
-@final
 class Reader:
     """What `klimb.load` asks for estimators."""
 

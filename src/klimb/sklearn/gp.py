@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields, replace
 from functools import reduce
 from operator import mul
-from typing import Any, Self, final
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +40,6 @@ VARIANCES = (1e-8, 1e8)  # in which a variance is searched, in units of the resp
 DENSE_LIMIT = 2**27  # entries (1 GiB) of a sparse X that may be filled in
 
 
-@final
 @stored("fit.scaled")
 @dataclass(frozen=True, eq=False, repr=False)
 class ScaledFit(Fit):
@@ -273,7 +272,6 @@ class _GaussianProcess(Estimator):
         return self
 
 
-@final
 class GPRegressor(_GaussianProcess, GrowingRegressor):
     """Gaussian process regression with any of klimb's likelihoods.
 
@@ -340,7 +338,6 @@ class GPRegressor(_GaussianProcess, GrowingRegressor):
         return self.likelihood, self.dispersion
 
 
-@final
 class GPClassifier(_GaussianProcess, Classifier):
     """Gaussian process classification for two or more classes.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from functools import partial
-from typing import Any, Self, final
+from typing import Any, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -109,7 +109,6 @@ def means(fit: Fit, X: Any) -> Array:
     return np.asarray(pushed.reshape(len(fit.model.likelihood.fields), -1).T)
 
 
-@final
 class SparseLinearRegressor(LinearRegressor):
     """Linear regression for many columns of which few matter, with a posterior instead of a selection.
 
@@ -254,7 +253,6 @@ class _RidgeModel(Estimator):
             self.prior_scale_ = one_or_array([prior_scale(fit) for fit in fits])
 
 
-@final
 class GLMRegressor(_RidgeModel, LinearRegressor, GrowingRegressor):
     """A generalised linear model: y depends on f = intercept + X coef through a likelihood.
 
@@ -323,7 +321,6 @@ class GLMRegressor(_RidgeModel, LinearRegressor, GrowingRegressor):
         return self.family, self.dispersion
 
 
-@final
 class GLMClassifier(_RidgeModel, Classifier):
     """Bayesian logistic (or probit) regression for two or more classes.
 

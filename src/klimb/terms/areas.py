@@ -11,7 +11,7 @@ and the sd means the same whatever the graph; an area without neighbours has a s
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self, final
+from typing import Any, Self
 
 import numpy as np
 
@@ -36,7 +36,6 @@ LOST = 1e-8  # a squared distance per area below which rounding shows
 _ARGUMENTS = (Parameter("region", "column"), Parameter("graph", "object"))
 
 
-@final
 @stored("term.areas")
 @dataclass(frozen=True, eq=False)
 class Areas(LevelField):

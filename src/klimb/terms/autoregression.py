@@ -11,7 +11,7 @@ is rho^d, exactly. Whole-number times are steps of one; a higher order needs the
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +32,6 @@ from klimb.theta import ParameterBlock
 MOST_LAGS = 10
 
 
-@final
 @stored("term.autoregression")
 @dataclass(frozen=True, eq=False)
 class Autoregression(Field):

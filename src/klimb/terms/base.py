@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self, TypeAlias, final
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 
@@ -33,7 +33,6 @@ from klimb.theta import ParameterBlock, RowKind
 UNSEEN = -1  # code of a level that was not there when the model was fitted
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Dense:
     """Columns as they are."""
@@ -52,7 +51,6 @@ class Dense:
         return Dense(self.values[rows])
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Coded:
     """A code per row, and the values that multiply the weights of that level: never densified where it is large."""
@@ -87,7 +85,6 @@ class Coded:
         return scipy_sparse.csr_matrix((self.values[at].ravel(), columns.ravel(), starts), shape=(n, self.n_levels * k))
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Nodes:
     """Rows of a field: few nonzeros each, over its nodes and whatever other weights it has."""
@@ -102,7 +99,6 @@ class Nodes:
         return Nodes(self.values[rows], None if beyond is None else beyond[rows])
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Moving:
     """Inputs whose columns move with the hyperparameters."""
@@ -113,7 +109,6 @@ class Moving:
         return Moving(self.inputs[rows])
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Placed:
     """Columns that stand in the matrix of the model already."""
@@ -125,7 +120,6 @@ class Placed:
 TermBlock: TypeAlias = Dense | Coded | Nodes | Moving | Placed
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class WeightsPrior:
     """N(mean, covariance) of the weights of a term, without matrices larger than a level's.
@@ -143,7 +137,6 @@ class WeightsPrior:
     logdet: float = 0.0  # of ``precision``
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Reported:
     """What a table shows of a term: names, and the linear map from the term's weights to them."""
@@ -154,7 +147,6 @@ class Reported:
     at_zero: Array | None = None  # (weights,): what the intercept takes from them, so that it speaks of columns at 0
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Context:
     """What a term's default priors depend on, and the priors that the user asked for."""
@@ -169,7 +161,6 @@ class Context:
     centred: bool = True  # False where f has neither an intercept nor cut points, so that columns are not centred
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class FeatureGradients:
     """d bound / d features, by blocks of rows, and what the weights behind them look like."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Self, final
+from typing import Any, Self
 
 import numpy as np
 
@@ -15,7 +15,6 @@ TOLERANCE = 1e-13  # share of a column's length that must be new: the square of 
 INTERCEPT = "Intercept"
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class ColumnMoments:
     """Weighted, in two passes that copy nothing: least and largest entry, mean and sd, and how columns correlate."""

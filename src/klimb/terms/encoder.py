@@ -6,7 +6,7 @@ points, ...) and makes the same columns of new frames.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self, TypeVar, final
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -32,7 +32,6 @@ NOBODY = "(a level that is not in the data)"
 _Learnt = TypeVar("_Learnt")
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Encoded:
     """The columns of every term for one frame, rows aligned."""
@@ -54,7 +53,6 @@ class Encoded:
         return np.full(self.n, 1.0 / self.n) if self.weights is None else self.weights / self.weights.sum()
 
 
-@final
 @stored("encoder")
 @dataclass(frozen=True, eq=False)
 class Encoder:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self, final
+from typing import Any, Self
 
 import numpy as np
 
@@ -23,7 +23,6 @@ MOST_CELLS = 300  # levels up to which cells are brought to the constant and con
 WIDTH = 2.5  # prior sd of a coefficient, in units of f over the spread of its column
 
 
-@final
 @stored("term.fixed")
 @dataclass(frozen=True, eq=False)
 class FixedTerm(Term):

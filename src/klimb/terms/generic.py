@@ -8,7 +8,7 @@ A singular Q (an intrinsic field) says nothing of its null space: there the effe
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +30,6 @@ SINGULAR = 1e-9  # eigenvalues below this, of the largest, are 0
 NEARLY = 1e-5  # the same where the rank is given
 
 
-@final
 @stored("term.generic")
 @dataclass(frozen=True, eq=False)
 class UserPrecision(LevelField):

@@ -9,7 +9,7 @@ exact where the points are all distinct inputs.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self, final
+from typing import Any, Self
 
 import numpy as np
 
@@ -32,7 +32,6 @@ MOST_POINTS = 120  # inducing inputs; with no more distinct inputs than these it
 JITTER = 1e-8  # of the variance, on the diagonal over the points
 
 
-@final
 @stored("term.gp")
 @dataclass(frozen=True, eq=False)
 class GaussianProcess(Term):

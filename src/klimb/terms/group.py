@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self, final
+from typing import Any, Self
 
 import numpy as np
 
@@ -32,7 +32,6 @@ from klimb.theta import GroupCovariance, ParameterBlock
 JOIN = ":"  # levels of g:h are written "a:b"
 
 
-@final
 @stored("term.group")
 @dataclass(frozen=True, eq=False)
 class Group(Term):

@@ -13,7 +13,7 @@ same prior of the same curve.
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self, final
+from typing import Any, Self
 
 import numpy as np
 
@@ -39,7 +39,6 @@ def bands_pay(n: int, k: int) -> bool:
     return columns > max(CHEAPER * bands, WORTH)
 
 
-@final
 @stored("term.knots")
 @dataclass(frozen=True, eq=False)
 class ManyKnots(IntrinsicField):

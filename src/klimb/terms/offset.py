@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self, final
+from typing import Any, Self
 
 from klimb._stan import StanPart, StanScope, said
 from klimb._stored import stored
@@ -15,7 +15,6 @@ from klimb.terms.base import Context, Dense, Term
 from klimb.theta import ParameterBlock
 
 
-@final
 @stored("term.offset")
 @dataclass(frozen=True, eq=False)
 class OffsetTerm(Term):

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self, final
+from typing import Any, Self
 
 import numpy as np
 
@@ -36,7 +36,6 @@ from klimb.theta import ParameterBlock
 MOST_CONSTRAINTS = 2000
 
 
-@final
 @stored("term.product")
 @dataclass(frozen=True, eq=False)
 class FieldProduct(Field):

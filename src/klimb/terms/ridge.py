@@ -6,7 +6,7 @@ Levels have a column each. A coefficient is reported per unit of its column, and
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Self, final
+from typing import Self
 
 import numpy as np
 
@@ -65,7 +65,6 @@ class ColumnsTerm(Term):
         return self.used
 
 
-@final
 @stored("term.ridge")
 @dataclass(frozen=True, eq=False)
 class Ridge(ColumnsTerm, OneScale):

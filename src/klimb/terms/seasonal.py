@@ -9,7 +9,7 @@ with a flat prior, and the field is what is left: how the pattern departs from a
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self, final
+from typing import Any, Self
 
 import numpy as np
 
@@ -29,7 +29,6 @@ from klimb.theta import ParameterBlock
 MOST_PERIOD = 1000
 
 
-@final
 @stored("term.seasonal")
 @dataclass(frozen=True, eq=False)
 class Seasonal(IntrinsicField):

@@ -11,7 +11,7 @@ fixed column. Beyond the outer knots the second derivative is zero: the curve go
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Self, final
+from typing import Any, Self
 
 import numpy as np
 
@@ -34,7 +34,6 @@ _ROWS = 2048
 FEWEST = 4  # different values of x that make a curve worth the name
 
 
-@final
 @stored("term.smooth")
 @dataclass(frozen=True, eq=False)
 class Smooth(OneScale):

@@ -9,7 +9,7 @@ each weight, is taken out of the bound.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self, final
+from typing import Any, Self
 
 import numpy as np
 
@@ -38,7 +38,6 @@ DIFFERENCE = 1e-5  # in the log of the scale, for the derivative of expected log
 NAME = "scale(sparse)"
 
 
-@final
 @stored("term.sparse")
 @dataclass(frozen=True, eq=False)
 class Sparse(ColumnsTerm):

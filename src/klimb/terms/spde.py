@@ -14,7 +14,7 @@ goes on beyond the data, so that its edge does not reach them.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +39,6 @@ FEW = 5.0  # spacings in a range, below which the mesh does not tell it
 MARGIN = 1.0  # of the mesh around the data, of the same
 
 
-@final
 @stored("term.spde")
 @dataclass(frozen=True, eq=False)
 class MaternField(Field):

@@ -12,7 +12,7 @@ geometric mean of the nodes' variances is 1, so that the sd means the same whate
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self, final
+from typing import Any, Self
 
 import numpy as np
 
@@ -34,7 +34,6 @@ from klimb.theta import ParameterBlock
 _ARGUMENTS = (Parameter("t", "numeric"), Parameter("cyclic", "flag", False))
 
 
-@final
 @stored("term.walk")
 @dataclass(frozen=True, eq=False)
 class Walk(IntrinsicField):

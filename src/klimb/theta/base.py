@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Self, TypeAlias, final
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 
@@ -135,7 +135,6 @@ class PlainBlock(ParameterBlock):
         return (np.asarray,) * self.size
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Theta:
     """The blocks of a model in order. A block that several owners hold stands once, by identity.

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from scipy.special import betaln, log_expit, log_ndtr
@@ -21,7 +21,6 @@ CORRELATION_LIMITS = (-6.0, 6.0)  # of atanh of a partial correlation
 DIFFERENCE = 1e-5  # in theta, for derivatives of what is printed
 
 
-@final
 @stored("parameter.cutpoints")
 @dataclass(frozen=True, eq=False)
 class Cutpoints(ParameterBlock):
@@ -111,7 +110,6 @@ def _log_cells(c: Array, log_cdf: Any) -> Array:
     return np.concatenate([log_cdf(c[:1]), inner, log_cdf(-c[-1:])])
 
 
-@final
 @stored("parameter.group_covariance")
 @dataclass(frozen=True, eq=False)
 class GroupCovariance(ParameterBlock):

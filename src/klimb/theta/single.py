@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self, final
+from typing import Self
 
 import numpy as np
 from scipy.special import expit, log_expit
@@ -26,7 +26,6 @@ STEP = 1e-5  # of differences of log densities, which are known to all digits
 NEAREST = 0.05  # share of the way between two limits that a search starts from either of them
 
 
-@final
 @dataclass(frozen=True)
 class Support:
     """The values that a parameter can have, by a rising map from the whole line: theta is a logarithm, or asinh(logit).
@@ -158,7 +157,6 @@ class SingleParameter(ParameterBlock):
         return self.support.unconstrained(theta)
 
 
-@final
 @stored("parameter.positive")
 @dataclass(frozen=True, eq=False)
 class PositiveParameter(SingleParameter):
@@ -218,7 +216,6 @@ class PositiveParameter(SingleParameter):
         return self.prior.stan(name)
 
 
-@final
 @stored("parameter.bounded")
 @dataclass(frozen=True, eq=False)
 class BoundedParameter(SingleParameter):

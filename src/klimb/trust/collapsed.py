@@ -16,7 +16,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import product
-from typing import Self, final
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -53,7 +53,6 @@ def quadrature(k: int, count: int) -> tuple[Array, Array]:
     return nodes, np.array([sum(one) for one in product(log_w, repeat=k)], dtype=float)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class LevelMoments:
     """Means (L, k) and covariances (L, k, k) of the u of levels that were not looked at draw by draw."""
@@ -62,7 +61,6 @@ class LevelMoments:
     covariance: Array
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class CollapsedDraws:
     """Draws of e: their log weights, the gradients there, and moments of the levels' u given e: ``skew`` the third."""
@@ -160,7 +158,6 @@ class ShockWeights(ABC):
                 draws.gradient - e)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class _SiteRows:
     """Rows with their sites, and what the log weight takes off log p there."""
@@ -190,7 +187,6 @@ class _SiteRows:
         return point, np.where(np.isfinite(logs), logs, -np.inf)
 
 
-@final
 class CollapsedWeights(ShockWeights):
     """The log weight of draws of the shared weights, the levels integrated out.
 

@@ -12,7 +12,6 @@ is one step of the fixed point without that restriction, and weights of draws of
 """
 
 from abc import abstractmethod
-from typing import final
 
 import numpy as np
 from scipy.linalg import solve_triangular
@@ -50,7 +49,6 @@ class JointWeights(ShockWeights):
                               np.zeros(1, dtype=np.intp), LevelMoments(np.zeros((1, 0)), np.zeros((1, 0, 0))))
 
 
-@final
 class CoupledWeights(JointWeights):
     """Of rows in memory."""
 

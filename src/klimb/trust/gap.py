@@ -22,8 +22,6 @@ of both is left. Long chains on seven fields and crossed groups of counts, with 
 
 from __future__ import annotations
 
-from typing import final
-
 import numpy as np
 
 from klimb.infer.problem import Problem
@@ -50,7 +48,6 @@ NEXT_ORDER = 2.5  # see above
 ROUND = 0.003  # skewness of f at a site that cubes may leave out: ends of intervals right to a thousandth of an sd
 
 
-@final
 class EvidenceGaps:
     """log evidence - bound of optimal q's of one model, at several hyperparameters.
 

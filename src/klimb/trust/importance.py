@@ -10,7 +10,7 @@ E_q x G are zero, so what the draws say they are is taken off as well.
 """
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -31,7 +31,6 @@ TAIL_DF = 6.0  # degrees of freedom of the wider proposal
 WIDER = 1.1  # and its scale, over the sd of the target as first seen
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class WeightedMoments:
     """Of some reported marginals under p, in units of q's standard deviations, with standard errors."""
@@ -43,7 +42,6 @@ class WeightedMoments:
     ratio_error: Array
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Sample:
     """Draws with their log weights against p and the gradients of log p/q there.

@@ -1,7 +1,7 @@
 """The evidence ladder: local bound <= bound <= log evidence, beside Laplace's and EP's estimates."""
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,6 @@ TOL, ITERATIONS = 1e-6, 300
 ROUNDING = 1e-9  # relative size of the bound up to which an order counts as kept
 
 
-@final
 @dataclass(frozen=True)
 class Ladder:
     """Estimates of log p(y), from the lowest rung to the best. None where a method does not apply or did not end well.

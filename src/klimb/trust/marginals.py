@@ -6,7 +6,7 @@ log-concave likelihoods.
 """
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,6 @@ SHARES = np.array([0.02, 0.08, 0.15, 0.25, 0.25, 0.15, 0.08, 0.02])  # of pieces
 GAUSSIAN = 1e-3  # skewness below which the gamma distribution is taken for its limit plus its first correction
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Corrected:
     """Marginals of the exact posterior, as far as importance weights (or second-order theory) can tell.

@@ -1,7 +1,6 @@
 """Other optima of the bound, for likelihoods that may have several: no draw of q would ever find them."""
 
 from dataclasses import dataclass
-from typing import final
 
 import numpy as np
 
@@ -24,7 +23,6 @@ MODE_SHARE = 0.1  # the same times its squared distance: what it adds to a varia
 LARGEST = 20_000  # sites up to which other optima are looked for without being asked
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Mode:
     """Another optimum: its bound, its mass relative to the reported one, and how far away it is."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +39,6 @@ MOST_SITES = 5_000  # up to which the fewest of these draws are taken whatever t
 FULL_DRAWS = 16_384
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Trust:
     """Whether a fit can be believed. Made by ``result.trust``; ``print`` it, or read the parts.
@@ -230,7 +229,6 @@ class Trust:
         return plot_marginals(self, which, axes, names)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class _Context:
     """What a report keeps in order to answer further questions."""

@@ -1,7 +1,7 @@
 """Which data drive the misfit: site by site, what a Gaussian cannot follow."""
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +17,6 @@ EDGES = 121  # of the sign map, in each direction
 FLAT = 1e-9  # |v d gamma/dv| over |gamma| below which gamma counts as constant
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class SiteReport:
     """One entry per datum, all without unit.
@@ -67,7 +66,6 @@ def site_report(problem: Problem, posterior: Posterior) -> SiteReport:
     return SiteReport(y, m, v, here.gamma, cubic, cubic**2 / 6.0 + quartic**2 / 24.0, np.nan_to_num(pull_change))
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class SignMap:
     """sign(d gamma/dv) on a grid of (m, v) for one value of y: [S] Fig. 1. Rising is +1 (their condition 2a)."""

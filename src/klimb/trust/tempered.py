@@ -12,7 +12,7 @@ as chains mix, which weights in one step would need a number of draws for that g
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -32,7 +32,6 @@ MOST_STEPS = 12  # along one path
 WIDER = 1.2  # width of the Gaussians that particles start from over that of q and of other modes
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Particles:
     """Weighted draws of p, and which Gaussian of the start each is nearest to.
@@ -123,7 +122,6 @@ def _picked(share: Array, owner: Any, rng: np.random.Generator) -> tuple[Array, 
     return np.concatenate(picks), np.concatenate(held)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class _Bridge:
     """p_b."""

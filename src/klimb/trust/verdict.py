@@ -1,7 +1,7 @@
 """The verdict: can this fit be believed, can it be corrected, or is it in doubt? One word, one number, one sentence."""
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, final
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -24,7 +24,6 @@ SIGNIFICANT = 2.0  # standard errors
 OF_SD = "relative error of an sd"  # what most verdicts measure
 
 
-@final
 @dataclass(frozen=True)
 class Verdict:
     """``word``, the ``number`` behind it, what that number ``measures``, a sentence of ``advice``, and a ``remedy``."""
@@ -36,7 +35,6 @@ class Verdict:
     remedy: str = ""
 
 
-@final
 @dataclass(frozen=True)
 class Findings:
     """What a verdict is made of."""

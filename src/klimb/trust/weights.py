@@ -10,7 +10,6 @@ a Gaussian cannot say.
 """
 
 from functools import lru_cache
-from typing import final
 
 import numpy as np
 
@@ -35,7 +34,6 @@ def exact_site(site: Site) -> Site:
     return site
 
 
-@final
 class LogWeights:
     """log w and its gradient for draws in standard coordinates.
 

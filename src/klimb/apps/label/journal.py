@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias
 
 from klimb._files import to_disk
 from klimb.errors import InputError, KlimbError, require
@@ -77,7 +77,6 @@ def read(path: str | Path) -> Contents:
     return Contents(whole[0] if whole else {}, tuple(whole[1:]), tail)
 
 
-@final
 class Journal:
     """A journal opened for writing. Only one process may have it open; the lock ends with the process, however it ends.
 
@@ -209,7 +208,6 @@ def csv_text(labels: Iterable[Entry]) -> str:
     return stream.getvalue()
 
 
-@final
 @dataclass(frozen=True)
 class Settings:
     """Names of the labels and how items are chosen: ``batch`` at a time by ``score``, every ``check``-th at random."""

@@ -18,7 +18,7 @@ It is still linear in the words, so what each word says can still be shown.
 
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from scipy.special import expit
@@ -96,7 +96,6 @@ class Choice(NamedTuple):
     trouble: str = ""
 
 
-@final
 class Chooser:
     """Carries out orders. Not for several threads at once."""
 

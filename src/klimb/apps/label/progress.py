@@ -13,7 +13,7 @@ on the clock. That is what makes a session resume exactly, from its answers alon
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 from klimb.errors import InputError, require
 
@@ -37,7 +37,6 @@ class AnswerStep(NamedTuple):
     label: int | None  # None: skipped
 
 
-@final
 @dataclass
 class LabelProgress:
     """The state of a session. ``askable`` counts the items that can be asked, ``batch`` those chosen at a time."""

@@ -19,7 +19,7 @@ from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from klimb.apps.label.journal import NotSaved, csv_text
@@ -41,7 +41,6 @@ ICON = ('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 40 40"><path d="M4
         ' stroke="#0c6a92" stroke-width="4" stroke-linejoin="round" stroke-linecap="round"/></svg>')
 
 
-@final
 class Refused(Exception):
     """A request that is not answered: its status, and a few words that repeat nothing of what it said."""
 
@@ -50,7 +49,6 @@ class Refused(Exception):
         self.status, self.words = status, words
 
 
-@final
 class LabelServer(ThreadingHTTPServer):
     """Serves one session. ``url`` opens the page; ``launch_url`` does so once, for a browser that we start.
 
@@ -117,7 +115,6 @@ class LabelServer(ThreadingHTTPServer):
         """A browser that leaves in the middle of an answer is no news."""
 
 
-@final
 class Handler(BaseHTTPRequestHandler):
     """One request after the other from one connection."""
 

@@ -8,7 +8,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 from klimb.apps.label.figures import CurvePoint, Foreseen, advice, check_curve, share, thinned
 from klimb.apps.label.items import LabelItems, Pushes, columns_shown, preview, segments
@@ -38,7 +38,6 @@ class Asked(NamedTuple):
         return means.index(max(means))
 
 
-@final
 class Session:
     """All that the page shows and does. `state` is what it shows; `answer` and `undo` are what it does.
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,7 +49,6 @@ COLOURS = {"random": GREY, "cu": BLUE, "ig": ORANGE, "bald": GREEN, "batch": PIN
 MARKS = {"random": "o", "cu": "s", "ig": "^", "bald": "D", "batch": "v", "cu-N": "", "ig-N": ""}
 
 
-@final
 class ConvexLearner:
     """A pool with its ``answers``; weights have prior N(0, cov I), or Laplace of scale ``scale`` where it is given.
 

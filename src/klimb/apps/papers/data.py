@@ -14,7 +14,7 @@ import os
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO, TypeAlias, final
+from typing import Any, NamedTuple, TextIO, TypeAlias
 
 import numpy as np
 
@@ -288,7 +288,6 @@ CATALOGUE: dict[str, Published] = {
 }
 
 
-@final
 class Library:
     """The data sets of a folder.
 

@@ -25,7 +25,7 @@ from functools import cache
 from importlib import import_module
 from math import fsum
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias, final
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -119,7 +119,6 @@ def machine() -> dict[str, Any]:
             "processors": os.cpu_count(), "blas": blas, "blas_threads": 1}
 
 
-@final
 @dataclass
 class Record:
     """The file of one run, as far as it has come."""

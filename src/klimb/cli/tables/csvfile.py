@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain, islice
-from typing import Any, TextIO, final
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -38,7 +38,6 @@ def shown(cell: str) -> str:
     return repr(cell) if len(cell) <= LONGEST_SHOWN else f"{cell[:LONGEST_SHOWN]!r}... ({len(cell)} characters)"
 
 
-@final
 class TextColumn:
     """Takes chunks of text and decides, from the first that says something, what the column holds."""
 
@@ -214,7 +213,6 @@ def _long_cells() -> Iterator[None]:
         csv.field_size_limit(before)
 
 
-@final
 class _Rows:
     """The rows of the text, with the errors of csv in our words; a quote that nothing closes is one of them."""
 

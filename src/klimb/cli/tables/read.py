@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple, TypeAlias, final
+from typing import IO, Any, Literal, NamedTuple, TypeAlias
 
 from klimb.errors import InputError, require
 
@@ -21,7 +21,6 @@ Kind: TypeAlias = Literal["number", "boolean", "text"]
 Choice: TypeAlias = Callable[[tuple[str, ...]], Sequence[str]]
 
 
-@final
 @dataclass(frozen=True)
 class ReadOptions:
     """How to read a table, where its own text does not say it."""

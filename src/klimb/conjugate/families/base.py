@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import Any, ClassVar, Self, TypeAlias, final
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from klimb.numerics.arrays import Array, as_float, refuse
 Naturals: TypeAlias = tuple[Array, ...]
 
 
-@final
 class NaturalPart:
     """A usual parameter that is a natural one times a constant."""
 

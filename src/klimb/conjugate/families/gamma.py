@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self, final
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy.special import betaincinv, digamma, gammaincinv, gammaln, logsumexp, softmax
@@ -42,7 +42,6 @@ def gamma_kl(shape_q: Array, shape_p: Array, ratio: Array | float = 1.0) -> Arra
     )
 
 
-@final
 class Gamma(Family):
     """Gamma(shape, rate): statistics (log x, x).
 
@@ -96,7 +95,6 @@ class Gamma(Family):
         return generator(rng).standard_gamma(self.shape, size=(n, *self.plates)) / self.rate
 
 
-@final
 class Wishart(Family):
     """Wishart(dof, rate): of D x D precision matrices with mean dof * rate^-1; statistics (log det x, x).
 
@@ -167,7 +165,6 @@ class Wishart(Family):
         return np.asarray(root @ np.swapaxes(root, -1, -2))
 
 
-@final
 class Beta(Family):
     """Beta(a, b): statistics (log x, log(1 - x)).
 
@@ -213,7 +210,6 @@ class Beta(Family):
         return generator(rng).beta(self.a, self.b, size=(n, *self.plates))
 
 
-@final
 class Dirichlet(Family):
     """Dirichlet(concentration): statistics log x."""
 
@@ -256,7 +252,6 @@ class Dirichlet(Family):
         return np.asarray(draws / np.maximum(draws.sum(-1, keepdims=True), np.finfo(float).tiny))
 
 
-@final
 class Categorical(Family):
     """Categorical(probabilities): statistics are the indicators of the classes; natural parameters are logits."""
 

@@ -6,7 +6,7 @@ Their natural parameters hold second moments about zero, so data far from the or
 
 from abc import abstractmethod
 from functools import cached_property
-from typing import Any, ClassVar, Self, final
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy.special import ndtri
@@ -18,7 +18,6 @@ from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.special import HALF_LOG_2PI
 
 
-@final
 class Normal(Family):
     """Normal(mean, precision): statistics (x, x^2).
 
@@ -66,7 +65,6 @@ class Normal(Family):
         return self.mean + generator(rng).standard_normal((n, *self.plates)) / np.sqrt(self.precision)
 
 
-@final
 class MultivariateNormal(Family):
     """MultivariateNormal(mean, precision): statistics (x, x x')."""
 
@@ -136,7 +134,6 @@ class MultivariateNormal(Family):
         return self.mean + matvec(np.swapaxes(np.linalg.inv(self.root), -1, -2), z)
 
 
-@final
 class NormalGamma(Family):
     """mu | tau ~ Normal(mean, kappa tau), tau ~ Gamma(shape, rate): statistics (tau mu, tau mu^2, tau, log tau).
 
@@ -228,7 +225,6 @@ class MeanAndPrecision(Family):
         return 0.5 * self._together(given) + self.precision.kl(other.precision)
 
 
-@final
 class NormalWishart(MeanAndPrecision):
     """mu | L ~ Normal(mean, kappa L), L ~ Wishart(dof, rate): statistics (L mu, mu'L mu, L, log det L)."""
 
@@ -269,7 +265,6 @@ class NormalWishart(MeanAndPrecision):
         return np.asarray(np.concatenate([L, (self.mean + shift)[..., None]], axis=-1))
 
 
-@final
 class TiedNormalWishart(MeanAndPrecision):
     """K means with one precision matrix: mu_k | L ~ Normal(mean_k, kappa_k L), L ~ Wishart(dof, rate).
 

@@ -16,7 +16,7 @@ So the operator of [S] Eq. (8) has these matrices in place of gamma_i d_i d_i', 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -151,7 +151,6 @@ def _fitted(N: int, D: int, rank: int, y: Array, site: Site | None, seed: int, t
                                None if noise is None else result[noise], level)
 
 
-@final
 class _Turn:
     """Another pair (R u, R^-T v) with the same products: rows of unit second moment, columns with uncorrelated entries.
 

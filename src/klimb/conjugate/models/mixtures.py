@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, final
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,6 @@ SEED_ROWS = 4096  # rows that k-means++ looks at for its first centres
 FRESH = 8  # passes in which documents are fitted from scratch
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class GaussianMixture:
     """A fitted mixture. Components are in order of weight, the heaviest first."""
@@ -185,7 +184,6 @@ def kmeans(X: Array, count: int, seed: int = 0) -> Any:
         return nearest if some is X else kmeans2(X, centres, 3, minit="matrix")[1]
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class LatentDirichlet:
     """A fitted topic model: ``words`` holds one Dirichlet over the vocabulary per topic."""

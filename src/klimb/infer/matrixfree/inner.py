@@ -18,7 +18,7 @@ iterations. Elsewhere everything is products.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, TypeAlias, final
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -96,7 +96,6 @@ class MeanPoint(NamedTuple):
     noise: float  # size of rounding errors in the objective
 
 
-@final
 class BoundTarget:
     """A latent, an oracle and data; counts oracle calls in the problem it belongs to."""
 
@@ -259,7 +258,6 @@ def undetermined(proper: bool = False) -> InputError:
                       "Give the weights a prior (cov), or add rows to the analysis operator that see every direction.")
 
 
-@final
 class Engine:
     """Variances, determinants and solves for one latent; the preconditioner follows gamma."""
 

@@ -12,7 +12,7 @@ vectors every time, so the iteration has a fixed point, and what decides is whet
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import numpy as np
 
@@ -68,7 +68,6 @@ def anticipated(target: BoundTarget, state: State) -> Array | None:
     return gamma
 
 
-@final
 class Trail:
     """The last gammas and where each was sent; Anderson's combination of them has the least residual.
 
@@ -129,7 +128,6 @@ class OuterPoint(NamedTuple):
         return float(state.v @ np.abs(state.gamma_residual)) / max(total, 1e-300)
 
 
-@final
 @dataclass(frozen=True)
 class DoubleLoop(Step):
     """The step of `klimb.latents.Implicit`: nothing is factorised unless that is cheap. Others give it their design.

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +38,6 @@ class Factorisation(Preconditioner):
         """diag(B A^-1 B')."""
 
 
-@final
 class PrimalFactorisation(Factorisation):
     """Cholesky of A itself; A is scaled to unit diagonal first, so that scales of weights do no harm."""
 
@@ -109,7 +108,6 @@ class PrimalFactorisation(Factorisation):
         return np.asarray(lower)
 
 
-@final
 class DualFactor(Factorisation):
     """Woodbury's form. Needs a positive ``shift`` and no negative weight."""
 
@@ -297,7 +295,6 @@ def _analysed(indptr: bytes, indices: bytes, dtype: str, size: int) -> SymbolicC
     return SymbolicCholesky(scipy_sparse.csc_array(entries, shape=(size, size)))
 
 
-@final
 class SparseFactorisation(Factorisation, SurrogateMatrix):
     """Cholesky of A scaled to unit diagonal, whose pattern was analysed before; a part of a matrix may stand for it."""
 

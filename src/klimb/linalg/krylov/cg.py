@@ -8,7 +8,7 @@ and f(A) z is close to |z| Q f(T) e_1 for any smooth f. With f(x) = x^-1/2 and z
 N(0, A^-1), and f(x) = log x gives z' log(A) z for the log determinant from the same T.
 """
 
-from typing import NamedTuple, TypeAlias, final
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -27,7 +27,6 @@ MOST_STEPS, CHECKED_FROM = 300, 4  # of the iteration for inverse roots, and whe
 EXHAUSTED = 1e-12  # length of a new direction that is rounding
 
 
-@final
 class Jacobi(Preconditioner):
     """M = diag(A), or I: what makes the scales of the weights irrelevant."""
 

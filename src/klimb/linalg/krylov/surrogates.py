@@ -23,7 +23,6 @@ the iteration goes on from random directions, so that a basis of any size up to 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
 
 import numpy as np
 
@@ -41,7 +40,6 @@ SMALLEST_REST = 0.01  # of the unit diagonal that must be left to delta, where t
 AFFORDABLE = 10.0  # seconds that its factorisation may take: it serves a block of systems of several hundred iterations
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Lanczos:
     """``Q`` (D x (k + b)) orthonormal and ``H`` ((k + b) x k) with A Q[:, :k] = Q H; b = 0 once k = D."""
@@ -123,7 +121,6 @@ def _orthonormal(Q: Array, W: Array, scale: Array, rng: np.random.Generator) -> 
     return F, R
 
 
-@final
 class LowRankPlusDiagonal(SurrogateMatrix):
     """M = diag(``diagonal``) + ``U U'``, with ``diagonal`` positive."""
 
@@ -168,7 +165,6 @@ def row_squares(B: Operator, W: Array) -> Array:
     return total
 
 
-@final
 class ScaledLanczos:
     """Block Lanczos on S A S with S = diag(A)^-1/2 (S = I where the diagonal is not known)."""
 

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -154,7 +154,6 @@ class StoredOperator(Operator):
         return self.matrix
 
 
-@final
 class DenseOperator(StoredOperator):
     """A dense array."""
 
@@ -175,7 +174,6 @@ class DenseOperator(StoredOperator):
         return np.asarray(self.matrix)
 
 
-@final
 class SparseOperator(StoredOperator):
     """A scipy.sparse CSR matrix; its transpose is kept as CSR as well, because products with it are the faster ones."""
 
@@ -216,7 +214,6 @@ class SparseOperator(StoredOperator):
         return np.asarray(self.matrix.toarray())
 
 
-@final
 class SingleOperator(Operator):
     """A sparse matrix in single precision. Block products wait for memory: half the bytes, half the time."""
 
@@ -246,7 +243,6 @@ def stack_rows(matrices: Sequence[Any]) -> Any:
     return scipy_sparse.vstack([scipy_sparse.csr_matrix(matrix) for matrix in matrices], format="csr")
 
 
-@final
 class FunctionOperator(Operator):
     """A product and its adjoint, each for the columns of a matrix, as a ``LinearOperator`` offers them.
 
@@ -288,7 +284,6 @@ class FunctionOperator(Operator):
         return values
 
 
-@final
 class StackedOperator(Operator):
     """Operators of equal width, one below the other."""
 

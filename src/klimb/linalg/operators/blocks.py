@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from functools import partial
 from os import PathLike
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from klimb.numerics.arrays import Array, check_finite_csr
 from klimb.numerics.lazy import scipy_sparse
 
 
-@final
 class BlockedOperator(Operator):
     """Blocks of rows, one below the other, each read where it is multiplied: one pass for a product with B or B'GB.
 

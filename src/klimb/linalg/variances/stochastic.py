@@ -21,7 +21,7 @@ row itself is in A. The best prediction is f_i plus a share tau_i^2 / (tau_i^2 +
 says beyond it.
 """
 
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import numpy as np
 
@@ -47,7 +47,6 @@ SOLVE_SHARE = 0.5  # of the relative residual of the systems, by which they may 
 NOISE_PRIOR = 8.0  # probes' worth of the common noise level that a row's own is mixed with
 
 
-@final
 class Quadrature:
     """Collects eta' log(C) eta and eta'C eta - D, one of each per probe."""
 
@@ -193,7 +192,6 @@ def fit_errors(F: Array, f: Array, weight: Array, watched: Index, probes: Array)
     return np.asarray(f * np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", F, covariance, F, optimize=True), 0.0)))
 
 
-@final
 class Probes:
     """Probes of A against its surrogate M, added until they are enough. Without B, for the log-determinant alone."""
 
@@ -233,7 +231,6 @@ class Probes:
         return value, np.hypot(error, SOLVE_SHARE * np.sqrt(self._squared_residuals / self.n) * value)
 
 
-@final
 class ProbedRows:
     """The rows of B: their variances under M, their features, and sums over the probes.
 
