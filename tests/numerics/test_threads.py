@@ -13,6 +13,7 @@ import threadpoolctl
 import klimb
 from klimb.errors import NotPositiveDefiniteError
 from klimb.linalg.matrix import DenseDesign
+from klimb.models import prediction
 from klimb.numerics import dense
 from klimb.numerics.dense import cholesky, n_threads, shares, threads_for, together, triangular_inverse
 
@@ -61,6 +62,37 @@ def test_no_more_threads_than_were_asked_for(asked: int) -> None:
     assert run(asked, lambda: together([task] * 8)) == [2] * 8
     assert most[0] <= asked
     assert threading.active_count() == before
+
+
+def test_large_matrices_get_the_threads_back() -> None:
+    def nested() -> list[set[int]]:
+        with threads_for(dense.LARGE):
+            found = [blas_threads()]
+            with threads_for(1):
+                found.append(blas_threads())
+        return [*found, blas_threads()]
+
+    assert run(2, nested) == [{2}, {1}, {1}]
+
+
+def test_a_fit_and_what_is_asked_of_it_hold_blas_at_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Small matrices by several threads of BLAS, which spin while they wait, took ten times the CPU time of the fit.
+    seen = list[set[int]]()
+    data = {"x": np.linspace(-1.0, 1.0, 30), "y": np.arange(30.0) % 7, "g": [f"g{k % 5}" for k in range(30)]}
+    watched = prediction.columns_of
+
+    def columns_of(*args: Any) -> Any:
+        seen.append(blas_threads())
+        return watched(*args)
+
+    monkeypatch.setattr(prediction, "columns_of", columns_of)
+    with threadpoolctl.threadpool_limits(2, "blas"):
+        fit = klimb.fit("y ~ x + (1 | g)", data, progress=lambda *_: seen.append(blas_threads()))
+        fits = len(seen)
+        assert fit.predict()["mean"].shape == (30,)
+        assert blas_threads() == {2}
+    assert 0 < fits < len(seen)
+    assert set().union(*seen) == {1}
 
 
 def test_settings_of_the_caller_hold_in_every_thread() -> None:

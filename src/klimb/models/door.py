@@ -18,6 +18,7 @@ from klimb.models.progress import Watched, reporter
 from klimb.models.setup import build, checked_weights
 from klimb.models.solution import solve
 from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.dense import threads_for
 from klimb.rows.blocks import RowTable
 from klimb.rows.cells import rounded
 from klimb.rows.columns import count
@@ -30,6 +31,7 @@ from klimb.sites.base import Site
 from klimb.terms.encoder import Encoded, Encoder, encode, needed
 
 
+@threads_for(0)
 def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None = None,
         priors: Mapping[str, Any] | None = None, hyper: HyperMode = "auto", weights: Any = None,
         missing: str = "drop", interval: float = 0.9, tol: float = 1e-6,

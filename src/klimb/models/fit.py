@@ -27,6 +27,7 @@ from klimb.models.search import Peak
 from klimb.models.solution import Solution, spread_of
 from klimb.models.tabulate import parameter_rows, posterior_means
 from klimb.numerics.arrays import Array
+from klimb.numerics.dense import threads_for
 from klimb.report.records import PARAMETERS, BoundTrace, Checks, CoefficientRow, FitTrust
 from klimb.rows.frames import Frame, make_frame, read_frame
 
@@ -179,6 +180,7 @@ class Fit:
     # -- is it right?
 
     @cached_property
+    @threads_for(0)
     def trust(self) -> FitTrust:
         """Whether the numbers shown can be trusted: ``.verdict``, ``.number``, ``.measures``, ``.advice``."""
         from klimb.models.verdict import quick_trust
@@ -199,6 +201,7 @@ class Fit:
         plain = self.components.uncorrected
         return self if plain is None else replace(self, components=plain)
 
+    @threads_for(0)
     def judged(self, *, draws: int, seed: int) -> Any:
         """The complete report that ``klimb.trust(fit)`` returns; it judges the hyperparameters too."""
         from klimb.models.verdict import complete_trust
@@ -207,6 +210,7 @@ class Fit:
         return self.trust if verified else complete_trust(self, draws=draws, seed=seed)
 
     @cached_property
+    @threads_for(0)
     def checks(self) -> Checks:
         """Whether the model fits the data: ``.verdict`` is "fits" or "misfit", ``.findings`` say what to do."""
         from klimb.models.checks import checked
@@ -214,6 +218,7 @@ class Fit:
         return self.kept_checks if self.kept_checks is not None else checked(self)
 
     @cached_property
+    @threads_for(0)
     def data_loo(self) -> LeaveOneOut:
         """Leave-one-out predictions of the data as they were fitted: rows of the caller that are equal may be one."""
         require(not self.by_sums, "leaving rows out needs each response", "the sums of cells",
@@ -240,6 +245,7 @@ class Fit:
 
     # -- predictions
 
+    @threads_for(0)
     def predict(self, new: Any = None, *, kind: PredictionKind = "mean", interval: float | None = None) -> Any:
         """Predictions at new rows: columns ``mean``, ``sd``, ``lower`` and ``upper``.
 
@@ -259,19 +265,23 @@ class Fit:
         inverse = self.data.merged.inverse  # the caller's rows again
         return {name: np.where(inverse < 0, np.nan, values[inverse]) for name, values in columns.items()}
 
+    @threads_for(0)
     def latents(self, new: Any = None) -> Latents:
         """f at new rows: one row of means and variances per point of theta."""
         return self.components.at(self.model, self._prepared_inputs(new))
 
+    @threads_for(0)
     def sample(self, n: int = 1000, new: Any = None, *, seed: int = 0) -> Array:
         """``n`` joint draws of f at new rows, one draw a row; the same for the same seed."""
         return self.components.sample(self.model, self._prepared_inputs(new), n, np.random.default_rng(seed))
 
+    @threads_for(0)
     def simulate(self, n: int = 1000, new: Any = None, *, seed: int = 0) -> Array:
         """``n`` draws of y at new rows from the posterior predictive distribution; the same for the same seed."""
         rng = np.random.default_rng(seed)
         return self.components.simulate(self.model, self._prepared_inputs(new), n, rng)
 
+    @threads_for(0)
     def log_density(self, y_new: Any, new: Any = None) -> Array:
         """Log predictive density of new data, with the hyperparameters integrated out where they were."""
         f = self.latents(new).for_sites()
@@ -281,6 +291,7 @@ class Fit:
 
     # -- more data
 
+    @threads_for(0)
     def update(self, new: Any, y_new: Any, **options: Any) -> Fit:
         """The fit to all data, old and new, at the same hyperparameters: see `klimb.models.update.update`."""
         from klimb.models.update import update

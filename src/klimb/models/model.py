@@ -23,7 +23,7 @@ from klimb.latents.weights_posterior import WeightPosterior
 from klimb.likelihoods import Left, Likelihood, Observed
 from klimb.models.plan import Plan, planned
 from klimb.numerics.arrays import Array, as_float
-from klimb.numerics.dense import psd_square_root
+from klimb.numerics.dense import psd_square_root, threads_for
 from klimb.sites.base import Site
 from klimb.theta import Theta
 
@@ -228,6 +228,7 @@ class Model(ABC):
         """Multiplications of one fit at fixed theta, roughly: what "auto" goes by, the same on every machine."""
         return 15.0 * self.latent.n_sites * float(self.latent.dense_size + 5) ** 2
 
+    @threads_for(0)
     def fit(self, y: Any, *, hyper: HyperMode = "optimise", weights: Any = None, start: Posterior | None = None,
             tol: float = 1e-6, max_iter: int = 500, callback: Listen | None = None) -> Fit:
         """Fit the model: hyperparameters at their best value, integrated out, or held fixed.

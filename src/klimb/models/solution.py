@@ -14,6 +14,7 @@ from klimb.models.components import Components
 from klimb.models.model import HyperMode, Listen, Model, Progress
 from klimb.models.search import USUAL_TOL, Evaluator, Peak, Stopped, find_peak
 from klimb.models.settle import SEARCH_TOL, Settled, settled
+from klimb.numerics.dense import threads_for
 
 MODES = ("auto", "optimise", "integrate", "fixed")
 
@@ -37,6 +38,7 @@ class Solution:
         return cls(model, result, one_point(model, result), result.bound, "fixed", result.status, 1)
 
 
+@threads_for(0)
 def solve(model: Model, data: Observed, *, hyper: HyperMode = "auto", start: Posterior | None = None,
           tol: float = 1e-6, max_iter: int = 500, listen: Listen | None = None, restarts: int = 0, seed: int = 0,
           search_tol: float = 1e-2, search_iter: int = 200, spread: bool = True,
@@ -72,6 +74,7 @@ def solve(model: Model, data: Observed, *, hyper: HyperMode = "auto", start: Pos
     return around(peak, data, integrate=wanted, spread=spread, listen=listen, tol=tol)
 
 
+@threads_for(0)
 def around(peak: Peak, data: Observed, *, integrate: bool, spread: bool = True,
            listen: Listen | None = None, tol: float = 1e-6) -> Solution:
     """The solution from a peak that has been found."""
@@ -93,6 +96,7 @@ def around(peak: Peak, data: Observed, *, integrate: bool, spread: bool = True,
                     peak.n_fits + evaluate.n_fits, peak.path)
 
 
+@threads_for(0)
 def spread_of(peak: Peak, components: Components, data: Observed) -> Components:
     """``components`` of the peak alone with the spread of the hyperparameters there."""
     few = peak.model.reduced(data)

@@ -301,33 +301,36 @@ def _libraries() -> "list[LibController]":
     return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
-_threads: ContextVar[int] = ContextVar("threads", default=1)
+_threads: ContextVar[int] = ContextVar("threads", default=0)  # that BLAS was given, where it is held at one; else 0
 
 
 def n_threads() -> int:
     """How many threads `together` may use: as many as BLAS was given and is now forbidden to use."""
-    return _threads.get()
+    return max(_threads.get(), 1)
 
 
 @contextmanager
 def threads_for(size: int) -> Iterator[None]:
     """Here BLAS has one thread if the largest dense matrix has fewer than `LARGE` rows, else as many as were set.
 
-    Threads of BLAS wait for each other by spinning, and those that it does not have are left to `together`.
+    Threads of BLAS wait for each other by spinning, and those that it does not have are left to `together`. Whatever a
+    user calls enters here once, with a size of 0, so that what is inside finds one thread and asks nobody.
     """
-    if size >= LARGE:
+    held = _threads.get()
+    if held == 1 or (held > 0) == (size < LARGE):  # it has what it should have
         yield
         return
     counts = [(one, one.get_num_threads()) for one in _libraries()]
-    several = [(one, n) for one, n in counts if n > 1]
-    for one, _ in several:
-        one.set_num_threads(1)
-    token = _threads.set(max(min((n for _, n in counts), default=1), n_threads()))
+    wanted = held if size >= LARGE else 1
+    changed = [(one, n) for one, n in counts if n != wanted]
+    for one, _ in changed:
+        one.set_num_threads(wanted)
+    token = _threads.set(0 if size >= LARGE else max(min((n for _, n in counts), default=1), 1))
     try:
         yield
     finally:
         _threads.reset(token)
-        for one, n in several:
+        for one, n in changed:
             one.set_num_threads(n)
 
 
