@@ -74,7 +74,7 @@ def probit_point(t: Array, rows: Index | None = None) -> Triple:
 def _probit_table() -> WideTable:
     left = [-edge for edge in reversed(geometric_edges(1.5, 2e5))]
     right = [1.5, 3.0, 4.5, 6.0, 8.0, 10.0, 13.0]
-    return tabulate(probit_point, [*left, *right], by_parts=False, least_deviation=0.6)
+    return tabulate(probit_point, [*left, *right], least_deviation=0.6)
 
 
 def probit_moments(m: Array, v: Array) -> Triple:

@@ -31,8 +31,7 @@ class WideTable(NamedTuple):
     """Nodes, and weights times the value, alpha and gamma integrands there. The features of h are around 0."""
 
     node: Array
-    rows: Array  # (3, nodes); gamma by parts has the row alpha * f instead: gamma = E[alpha (f - m)] / v
-    by_parts: bool
+    rows: Array  # (3, nodes)
     least_deviation: float
 
     def serves(self, m: Array, s: Array) -> np.ndarray:
@@ -53,10 +52,7 @@ class WideTable(NamedTuple):
                 np.exp(z, out=z)
             z /= s[piece] * SQRT_2PI
             np.matmul(self.rows[:, nodes], z, out=out[:, piece])
-        value, alpha, gamma = out
-        if self.by_parts:
-            gamma = (gamma - m * alpha) / (s * s)
-        return value, alpha, gamma
+        return out[0], out[1], out[2]
 
 
 def geometric_edges(first: float, farthest: float) -> list[float]:
@@ -67,13 +63,10 @@ def geometric_edges(first: float, farthest: float) -> list[float]:
     return edges
 
 
-def tabulate(integrands: Callable[[Array], Triple], edges: Sequence[float], by_parts: bool,
-             least_deviation: float) -> WideTable:
+def tabulate(integrands: Callable[[Array], Triple], edges: Sequence[float], least_deviation: float) -> WideTable:
     """The table of ``integrands`` on Gauss-Legendre panels between sorted ``edges``."""
     node, weight = panels(edges)
-    value, alpha, gamma = integrands(node)
-    rows = np.stack((value, alpha, alpha * node if by_parts else gamma)) * weight
-    return WideTable(node, rows, by_parts, least_deviation)
+    return WideTable(node, np.stack(integrands(node)) * weight, least_deviation)
 
 
 # (f of shape (nodes, data), which data) -> the value, alpha and gamma integrands: h, -h', -h''.
@@ -99,29 +92,35 @@ class Landscape(NamedTuple):
 def gaussian_expectation(integrands: Integrands, m: Array, v: Array, landscape: Landscape) -> Triple:
     """(E h, -E h', -E h'') under N(m, v), one entry per datum."""
     out = (np.empty_like(m), np.empty_like(m), np.empty_like(m))
-    s = np.sqrt(v)
-    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        safe = np.where(s > 0.0, s, 1e-300)
-        offset, height = np.minimum(np.abs(landscape.offset) / safe, 1e3), np.minimum(landscape.height / safe, 1e3)
-        shift = np.where(s > 0.0, landscape.tilt * s, 0.0)
-    left = np.ones(m.shape, dtype=bool)
+    s, left = np.sqrt(v), np.ones(m.shape, dtype=bool)
     if (table := landscape.table) is not None and (rows := np.flatnonzero(table.serves(m, s))).size:
         found = table.expectation(m[rows], s[rows], landscape.low[rows], landscape.high[rows])
         for target, values in zip(out, found, strict=True):
             target[rows] = values
         left[rows] = False
+    left = by_few_nodes(integrands, m, s, np.abs(landscape.offset), landscape.height, landscape.tilt, left, out)
+    if left.any():
+        _panels(integrands, m, s, landscape, np.flatnonzero(left), out)
+    return out
+
+
+def by_few_nodes(integrands: Integrands, m: Array, s: Array, offset: Array, height: Array, tilt: Any, left: Any,
+                 out: Triple) -> Any:
+    """Fill in ``out`` where ``left`` is true and a rule with fixed nodes serves; what is left after that."""
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        safe = np.where(s > 0.0, s, 1e-300)
+        offset, height = np.minimum(offset / safe, 1e3), np.minimum(height / safe, 1e3)
+        shift = np.where(s > 0.0, tilt * s, 0.0)
     for rule in _rules():
         if not left.any():
-            return out
+            break
         chosen = left & rule.serves(offset, height, shift)
         if chosen.any():
             for chunk in pieces(np.flatnonzero(chosen), max(1, CACHE_DOUBLES // rule.z.size)):
                 for target, h in zip(out, integrands(m[chunk] + s[chunk] * rule.z[:, None], chunk), strict=True):
                     target[chunk] = rule.weight @ h
-            left &= ~chosen
-    if left.any():
-        _panels(integrands, m, s, landscape, np.flatnonzero(left), out)
-    return out
+            left = left & ~chosen
+    return left
 
 
 class _Rule(NamedTuple):

@@ -171,7 +171,7 @@ def _event_integrands(f: Array, rows: Index | None = None) -> Triple:
 def _event_table() -> WideTable:
     left = [-edge for edge in reversed(geometric_edges(1.0, 2e5))]
     right = [0.9, 1.7, 2.3, 2.8, 3.2, 3.6, 3.9, 4.15, 4.35, 4.5]
-    return tabulate(_event_integrands, [*left, *right], by_parts=False, least_deviation=0.5)
+    return tabulate(_event_integrands, [*left, *right], least_deviation=0.5)
 
 
 def event_moments(m: Array, v: Array) -> Triple:

@@ -2,17 +2,17 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from scipy.special import erf, ndtr, ndtri, stdtr
 
 from klimb.numerics.arrays import Array, Index
+from klimb.numerics.faddeeva import MOST_DEVIATIONS, pole_expectations
 from klimb.numerics.normal import half_normal_loss
-from klimb.numerics.quadrature import Landscape, WideTable, gaussian_expectation, geometric_edges, tabulate
+from klimb.numerics.quadrature import by_few_nodes
 from klimb.numerics.responses import double_exponential_tilted, lognormal_moments
 from klimb.numerics.search import monotone_root
-from klimb.numerics.special import HALF_LOG_2PI, SPAN, SQRT_2, SQRT_2PI, Triple, exponentials, log_gamma_half_step
+from klimb.numerics.special import HALF_LOG_2PI, SQRT_2, SQRT_2PI, Triple, exponentials, log_gamma_half_step
 from klimb.numerics.tilted import Tilted
 from klimb.sites.base import EvenPart, Expectation, Site
 from klimb.sites.counts import Probit
@@ -177,20 +177,17 @@ class StudentT(SymmetricNoise):
         return log_gamma_half_step(half) - 0.5 * np.log(2.0 * np.pi * half) - np.log(self.scale) + np.zeros_like(y)
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
-        # In units of the noise, around y.
-        df, scale = np.asarray(self.df), self.scale
-        mean, deviation = (m - y) / scale, np.sqrt(v) / scale
-        width = np.sqrt(df) + np.zeros_like(m)  # the poles are +- i width
-
-        def integrands(x: Array, rows: Index) -> Triple:
-            return _student_integrands(x, df if df.ndim == 0 else df[rows])
-
-        landscape = Landscape(offset=mean, height=width, tilt=np.zeros_like(m), low=mean - SPAN * deviation,
-                              high=mean + SPAN * deviation, centre=np.zeros_like(m),
-                              step=lambda x, rows: 0.75 * np.hypot(x, width[rows]),
-                              by_parts=np.abs(mean) < 8.0 * deviation,
-                              table=_student_table(float(df)) if df.ndim == 0 else None)
-        value, alpha, gamma = gaussian_expectation(integrands, mean, deviation * deviation, landscape)
+        # In units of the noise, around y; the poles are +- i width.
+        scale, df = np.asarray(self.scale), np.asarray(self.df) + np.zeros_like(m)
+        mean, s, width = (m - y) / scale, np.sqrt(v) / scale, np.sqrt(df)
+        near = np.hypot(mean, width) < MOST_DEVIATIONS * s
+        out, rows = tuple(np.empty_like(mean) for _ in range(3)), np.flatnonzero(near)
+        factors = (-0.5 * (df[rows] + 1.0), df[rows] + 1.0, df[rows] + 1.0)
+        found = pole_expectations(mean[rows], s[rows], width[rows])
+        for target, factor, values in zip(out, factors, found, strict=True):
+            target[rows] = factor * values
+        by_few_nodes(lambda x, some: _student_integrands(x, df[some]), mean, s, np.abs(mean), width, 0.0, ~near, out)
+        value, alpha, gamma = out
         return Expectation(value, alpha / scale, gamma / np.square(scale))
 
     def point(self, y: Array, f: Array) -> Expectation:
@@ -237,14 +234,6 @@ def _student_integrands(x: Array, df: Array) -> Triple:
     spread = df + square
     slope = (df + 1.0) * x / spread
     return -0.5 * (df + 1.0) * np.log1p(square / df), slope, (df + 1.0) * (df - square) / (spread * spread)
-
-
-@lru_cache(maxsize=32)
-def _student_table(df: float) -> WideTable:
-    width = np.sqrt(df)
-    right = geometric_edges(width, 1e9 * width)
-    edges = [-edge for edge in reversed(right[1:])] + right
-    return tabulate(lambda x: _student_integrands(x, np.asarray(df)), edges, by_parts=True, least_deviation=0.4 * width)
 
 
 @dataclass(frozen=True)

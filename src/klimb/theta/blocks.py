@@ -41,8 +41,7 @@ class Cutpoints(ParameterBlock):
         return start, np.full(self.size, CUT_LIMITS[0]), np.full(self.size, CUT_LIMITS[1])
 
     def value(self, theta: Array) -> Array:
-        with np.errstate(over="ignore"):
-            return np.asarray(theta[0] + np.concatenate([[0.0], np.cumsum(np.exp(theta[1:]))]))
+        return self.reported(theta[None])[0]
 
     def pull(self, theta: Array, d_value: Array) -> Array:
         after = np.cumsum(d_value[::-1])[::-1]  # every later cut point moves with a gap
@@ -68,7 +67,9 @@ class Cutpoints(ParameterBlock):
         return float(value), gradient
 
     def reported(self, theta: Array) -> Array:
-        return np.array([self.value(point) for point in theta]).reshape(theta.shape)
+        with np.errstate(over="ignore"):
+            above = np.cumsum(np.exp(theta[:, 1:]), axis=1)
+        return theta[:, :1] + np.column_stack([np.zeros(len(theta)), above])
 
     def printed(self) -> dict[str, str]:
         return {"cutpoints": f"{self.prior} (probabilities of the levels at f = 0)"}
