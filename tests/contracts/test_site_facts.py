@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -61,6 +62,23 @@ def test_the_value_alone_is_that_of_a_point(site: Site) -> None:
     y, f = (values.ravel() for values in np.meshgrid(data(site), [-40.0, *MEANS, 40.0], indexing="ij"))
     f = np.stack([f, 0.5 * f])
     np.testing.assert_allclose(site.value(y, f), site.point(y, f).value, rtol=1e-14)
+
+
+@each_site
+def test_slopes_in_parameters_are_differences_of_the_expectation(site: Site) -> None:
+    y, m, v = grid(site)
+    counts = 1.0 + np.arange(len(y)) % 3
+    found = sites.Weighted(sites.Offset(site, 0.4), counts).parameter_slopes(y, m, v)
+    if found is None:  # then the likelihood takes differences itself
+        return
+    for name, slopes in found.items():
+        here = np.atleast_1d(np.asarray(getattr(site, name), dtype=float))
+        for k, slope in enumerate(np.atleast_1d(slopes)):
+            move = 1e-5 * np.eye(len(here))[k]
+            up, down = (replace(site, **{name: here + step if len(here) > 1 else float((here + step)[0])})
+                        for step in (move, -move))
+            terms = counts * (up.expect(y, m + 0.4, v).value - down.expect(y, m + 0.4, v).value) / 2e-5
+            assert slope == pytest.approx(terms.sum(), rel=1e-6, abs=1e-7 * np.abs(terms).sum())
 
 
 def test_every_site_is_covered() -> None:

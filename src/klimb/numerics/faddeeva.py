@@ -13,6 +13,7 @@ integrates term by term, as dZ/dz = 2iL / (L - iz)^2: Re G(z) = log|L - iz| - sq
 """
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from scipy.special import wofz
@@ -33,7 +34,7 @@ def pole_expectations(m: Array, s: Array, a: Array) -> Triple:
     return log, -SQRT_PI / SQRT_2 * w.imag / s, (1.0 - SQRT_PI * (z * w).imag) / (s * s)
 
 
-def _log_distance(z: Array) -> Array:
+def _log_distance(z: Any) -> Array:
     """Re G(z) = E log|z - t| for t ~ N(0, 1/2) and Im z > 0."""
     L, at_end, coefficients = _series()
     out = np.empty(z.shape)

@@ -10,7 +10,7 @@ overrides ``Site.even_part``; for any other they come from ``point``, with nearl
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
@@ -140,6 +140,14 @@ class Site(ABC):
 
         Asked of sites that are not separable; None leaves it to differences of the oracle.
         """
+        return None
+
+    def parameter_slopes(self, y: Array, m: Array, v: Array, counts: Array | float = 1.0) -> Mapping[str, Any] | None:
+        """d/d parameter of the sum of ``counts`` times E log p over the data, by field.
+
+        None leaves it to differences of the oracle, two for every parameter.
+        """
+        del y, m, v, counts
         return None
 
     def rough(self, tol: float = 0.0) -> "Site":

@@ -1,5 +1,6 @@
 """Sites of several classes: ordered levels cut from one latent value, and unordered ones with a latent value each."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
@@ -109,6 +110,21 @@ class Ordinal(Site):
             moments = normal.interval_moments(low[rows], high[rows], m[rows], v[rows])
             e.value[rows], e.alpha[rows], e.gamma[rows] = moments
         return e
+
+    def parameter_slopes(self, y: Array, m: Array, v: Array, counts: Array | float = 1.0) -> Mapping[str, Any] | None:
+        if self.link != "logit":
+            return None
+        low, high = self.edges(y)
+        slopes, level, counts = np.zeros(self.n_levels + 1), y.astype(np.intp), counts + np.zeros_like(m)
+        with np.errstate(over="ignore"):
+            narrow = 1.0 / np.expm1(high - low)  # d/d width of log(1 - e^-width)
+        for edge, cut, sign in ((high, level + 1, 1.0), (low, level, -1.0)):
+            rows = np.flatnonzero(np.isfinite(edge))
+            x = sign * (m[rows] - edge[rows])
+            value, slope, _ = folded_moments(x, v[rows])
+            own = sign * counts[rows] * (unfold(x, value, slope)[1] + narrow[rows])
+            slopes += np.bincount(cut[rows], own, minlength=len(slopes))
+        return {"cutpoints": slopes[1:-1]}
 
     def start(self, y: Array) -> tuple[Array, Array]:
         # The middle of an inner cell, one unit beyond the last cutpoint for an end cell, and the curvature there.

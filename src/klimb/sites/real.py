@@ -1,10 +1,12 @@
 """Sites of real measurements: noise around f, or noise whose log variance is f."""
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from scipy.special import erf, ndtr, ndtri, stdtr
+from scipy.special import erf, ndtr, ndtri, psi, stdtr
 
 from klimb.numerics.arrays import Array, Index
 from klimb.numerics.faddeeva import MOST_DEVIATIONS, pole_expectations
@@ -29,6 +31,8 @@ class RealSite(Site):
 class Noise(RealSite):
     """y = f + noise that does not depend on f."""
 
+    scale: Array | float  # log p = g((f - y) / scale) - log scale
+
     @abstractmethod
     def noise_variance(self) -> Array:
         """The variance of y given f."""
@@ -40,6 +44,18 @@ class Noise(RealSite):
 
     def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
         return m.copy(), v + self.noise_variance()
+
+    def pulled(self, y: Array, m: Array, v: Array) -> tuple[Array, Array]:
+        """E log p without constants, and -E x g'(x) for log p = g(x), x = (f - y) / scale.
+
+        E x h(x) = E x E h + Var x E h' for a Gaussian x.
+        """
+        e = self.oracle(y, m, v)
+        return e.value, (m - y) * e.alpha + v * e.gamma
+
+    def parameter_slopes(self, y: Array, m: Array, v: Array, counts: Array | float = 1.0) -> Mapping[str, Any] | None:
+        _, pull = self.pulled(y, m, v)
+        return {"scale": float(np.sum(counts * (pull - 1.0) / self.scale))}
 
 
 class SymmetricNoise(Noise):
@@ -193,6 +209,12 @@ class StudentT(SymmetricNoise):
     def point(self, y: Array, f: Array) -> Expectation:
         value, alpha, gamma = _student_integrands((f - y) / self.scale, np.asarray(self.df))
         return Expectation(value, alpha / self.scale, gamma / np.square(self.scale))
+
+    def parameter_slopes(self, y: Array, m: Array, v: Array, counts: Array | float = 1.0) -> Mapping[str, Any] | None:
+        # The slope of log(1 + x^2/df) in df is -x^2 / (df (x^2 + df)), and -x g'(x) = (df + 1) x^2 / (x^2 + df).
+        df, (value, pull) = np.asarray(self.df), self.pulled(y, m, v)
+        own = value / (df + 1.0) + 0.5 * (pull - 1.0) / df + 0.5 * (psi(0.5 * df + 0.5) - psi(0.5 * df))
+        return {"scale": float(np.sum(counts * (pull - 1.0) / self.scale)), "df": float(np.sum(counts * own))}
 
     def even_part(self, y: Array, x: Array) -> EvenPart:
         # g = -(df + 1)/2 log(1 + x / width), width = df scale^2

@@ -4,7 +4,7 @@ A wrapper satisfies the contract of `Site`, so that wrappers nest in any order. 
 far as wrapping keeps them; they are set on the instance.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -124,6 +124,9 @@ class Weighted(Wrapper):
     def point(self, y: Array, f: Array) -> Expectation:
         return self._weigh(self.site.point(y, f))
 
+    def parameter_slopes(self, y: Array, m: Array, v: Array, counts: Array | float = 1.0) -> Mapping[str, Any] | None:
+        return self.site.parameter_slopes(y, m, v, counts * self.weights)
+
     def curvature(self, y: Array, m: Array, v: Array) -> Array:
         return _counted(self._per_output(), self.site.curvature(y, m, v))
 
@@ -187,6 +190,9 @@ class Offset(Wrapper):
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         return self.site.oracle(y, self.moved(m), v)
+
+    def parameter_slopes(self, y: Array, m: Array, v: Array, counts: Array | float = 1.0) -> Mapping[str, Any] | None:
+        return self.site.parameter_slopes(y, self.moved(m), v, counts)
 
     def curvature(self, y: Array, m: Array, v: Array) -> Array:
         return self.site.curvature(y, self.moved(m), v)

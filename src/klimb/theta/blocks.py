@@ -41,7 +41,7 @@ class Cutpoints(ParameterBlock):
         return start, np.full(self.size, CUT_LIMITS[0]), np.full(self.size, CUT_LIMITS[1])
 
     def value(self, theta: Array) -> Array:
-        return self.reported(theta[None])[0]
+        return np.asarray(self.reported(theta[None])[0])
 
     def pull(self, theta: Array, d_value: Array) -> Array:
         after = np.cumsum(d_value[::-1])[::-1]  # every later cut point moves with a gap
@@ -69,7 +69,7 @@ class Cutpoints(ParameterBlock):
     def reported(self, theta: Array) -> Array:
         with np.errstate(over="ignore"):
             above = np.cumsum(np.exp(theta[:, 1:]), axis=1)
-        return theta[:, :1] + np.column_stack([np.zeros(len(theta)), above])
+        return np.asarray(theta[:, :1] + np.column_stack([np.zeros(len(theta)), above]))
 
     def printed(self) -> dict[str, str]:
         return {"cutpoints": f"{self.prior} (probabilities of the levels at f = 0)"}
