@@ -156,7 +156,8 @@ class Problem:
             objective = total - 0.5 * mean_term
             bound = objective - 0.5 * factor.logdet
         terms = (size, self.constant, mean_term, variance_term, factor.logdet)
-        noise = ROUNDING * sum(abs(term) for term in terms) + np.finfo(float).eps * loose + 0.5 * factor.log_det_error
+        noise = ROUNDING * sum(abs(term) for term in terms) + np.finfo(float).eps * loose
+        noise += 0.5 * (factor.log_det_error + factor.log_det_rounding)
         coupled = None if self.site.separable else latent
         noise += 0.0 if coupled is None else QUADRATURE * len(e.value)
         e = e._replace(value=np.zeros(0))  # a vector of all sites that nobody asks for again

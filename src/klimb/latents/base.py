@@ -101,6 +101,7 @@ class Factor(ABC):
         return None
 
     log_det_error: float = 0.0  # standard error of ``logdet``, where that is estimated
+    log_det_rounding: float = 0.0  # what cancellation may leave of it, where that is more than its own rounding
 
     @property
     def exact(self) -> bool:

@@ -43,8 +43,11 @@ class PrimalFactor(Factor):
         self._variances: Array | None = None
         A = prior.whiten(X.weighted_gram(gamma))
         A.flat[:: len(A) + 1] += 1.0
+        whole = A.diagonal().copy()
         lower = cholesky(A.T)
         self.logdet = log_det_from_cholesky(lower)
+        # A pivot l_j^2 is what is left of A_jj, whose rounding it keeps: equal columns under a wide prior leave little.
+        self.log_det_rounding = float(np.finfo(float).eps * (whole / lower.diagonal() ** 2).sum())
         self._inverse = triangular_inverse(lower)
         self._root = prior.root_times(self._inverse.T)  # S L^-T, so that V_w = root root'
         self._upper = prior.root.ndim == 1  # a diagonal S keeps the triangle
