@@ -291,6 +291,7 @@ def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weight
     model = replace(model, rows=rows, passes=passes)
     moving = any(isinstance(block, Moving) for block in rows.blocks)  # sums of one theta say nothing of another
     few = reduced_passes(model, passes, observed) if family.by_squares(observed) and not moving else None
+    del observed, source, frame, counts  # with vectors of all rows: what comes now is by passes
     if few is not None:
         solution = solve(*few, hyper=hyper, tol=tol, listen=listen)
         at_best = replace(model.moved(solution.model.at), passes=None, kept={"by passes": passes.explain(model)})
@@ -341,7 +342,7 @@ def _responses(encoder: Encoder, source: Source, family: Likelihood, missing: st
     require(missing != "predict", 'rows that are not in memory need missing="drop" or "error"', '"predict"',
             "Predict for a frame of these rows after the fit.")
     assert encoder.response is not None
-    left = Left(encoder.response.name, encoder.response.encode(source), encoder.response.levels, source.rows,
+    left = Left(encoder.response.name, encoder.response.encode(source), encoder.response.levels, source.kept,
                 encoder.response.status(source))
     observed = family.read(left, source.weights)
     if family.response == "classes" and any(term.kind == "gp" for term in encoder.terms):
