@@ -36,8 +36,9 @@ from klimb.numerics.pareto import RELIABLE, SmoothedWeights, smooth_log_weights
 from klimb.numerics.proposals import StudentMixture
 from klimb.trust.collapsed import CollapsedDraws, CollapsedWeights, ShockWeights
 from klimb.trust.coupled import coupled_weights
-from klimb.trust.gap import AHEAD, EvidenceGaps, leading_moments
+from klimb.trust.gap import EvidenceGaps, leading_moments
 from klimb.trust.pieces import cut_posterior
+from klimb.trust.weights import AHEAD
 
 GAIN_DRAWS, PROBE_DRAWS, FEWEST_DRAWS, DRAWS_PER_WEIGHT, MOST_DRAWS = 8, 16, 16, 8, 2048
 MOST_VALUES = 6e5  # of log p, at one theta
