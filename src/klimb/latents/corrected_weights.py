@@ -39,7 +39,7 @@ class WidenedWeights(WeightPosterior):
         return replace(self, base=self.base.with_prior_of(other))
 
     def lent(self, other: WeightPosterior) -> WeightPosterior:
-        ratio = other.sd() / np.maximum(self.base.sd(), 1e-300)
+        ratio = (other.sd() / np.maximum(self.base.sd(), 1e-300)) ** 2  # in units of sds more where they are larger
         return WidenedWeights(other.mean + (self.mean - self.base.mean) * ratio, other, self.rows, scale=ratio)
 
     def without_prior(self) -> WidenedWeights:

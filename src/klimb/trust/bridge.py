@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 NODES, SHARES = np.array([0.5, 1.0]), np.array([4.0, 1.0]) / 6.0  # Simpson's rule
 MOST, FEWEST, VALUES = 32, 12, 5000  # chains at each node, and chains times sites
-STEPS, SETTLING = 12, 6  # draws of a chain that count, and those before them
+STEPS, SETTLING = 12, 4  # draws of a chain that count, and those before them
 KICKS, MOST_KICKS = 3, 12  # in a quarter turn
 ACCEPTED = 0.6  # share of proposals at a node below which a quarter turn takes more kicks
 FIRST = 4  # draws of q for each chain, of which they start at the likely ones

@@ -51,7 +51,7 @@ MOST_SITES = 1000  # that covariances grow by, and whose third moments are asked
 MOST_VALUES = 300_000  # of covariances between those and all sites
 PROBED, FLAT = 16, 0.05  # sites that are looked at first, and a skewness that they may all have to leave q as it is
 MOST_FEW, MOST_CUBES = 64, 600_000  # cubes that may stand for those of all sites, and numbers that cubes may take
-MOST_ROWS = 150_000  # numbers that covariances may grow by
+MOST_ROWS = 300_000  # numbers that covariances may grow by
 NEXT_ORDER, NEXT_THIRD = 1.8, 0.3  # see above
 ROUND = 0.003  # skewness of f at a site that cubes may leave out: ends of intervals right to a thousandth of an sd
 
@@ -144,8 +144,7 @@ def _third_moments(coordinates: Coordinates, sites: Index, c: Array) -> tuple[Ar
         wanted[:] += (d**2 * d) @ c[rows]  # a power of three takes ten times as long
         return np.zeros_like(d)
 
-    found = coordinates.sweep(np.zeros((len(sites), coordinates.dim)), lambda rows, d: np.equal.outer(
-        sites, np.arange(rows.start, rows.stop)).astype(np.float64))
+    found = coordinates.pull(np.equal.outer(sites, np.arange(len(c))).astype(np.float64))
     V = np.asarray(found @ found.T)
     if len(sites) == len(c):
         return found, V, (V**2 * V) @ c
