@@ -11,6 +11,8 @@ from klimb.latents.base import asked
 from klimb.latents.weights_posterior import WeightPosterior, register, root_block_covariance, root_covariances
 from klimb.numerics.arrays import Array, Index
 
+MOST_MORE = 1.5  # by which what is lent may grow or shrink in units of sds
+
 
 @register
 @dataclass(frozen=True, eq=False)
@@ -39,7 +41,8 @@ class WidenedWeights(WeightPosterior):
         return replace(self, base=self.base.with_prior_of(other))
 
     def lent(self, other: WeightPosterior) -> WeightPosterior:
-        ratio = (other.sd() / np.maximum(self.base.sd(), 1e-300)) ** 2  # in units of sds more where they are larger
+        ratio = other.sd() / np.maximum(self.base.sd(), 1e-300)
+        ratio *= np.clip(ratio, 1.0 / MOST_MORE, MOST_MORE)  # larger sds have more of it in their own units, too
         return WidenedWeights(other.mean + (self.mean - self.base.mean) * ratio, other, self.rows, scale=ratio)
 
     def without_prior(self) -> WidenedWeights:

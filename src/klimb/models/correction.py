@@ -38,7 +38,7 @@ from klimb.trust.collapsed import CollapsedDraws, CollapsedWeights, ShockWeights
 from klimb.trust.coupled import coupled_weights
 from klimb.trust.gap import EvidenceGaps, leading_moments
 from klimb.trust.pieces import cut_posterior
-from klimb.trust.weights import AHEAD
+from klimb.trust.weights import bends
 
 GAIN_DRAWS, PROBE_DRAWS, FEWEST_DRAWS, DRAWS_PER_WEIGHT, MOST_DRAWS = 8, 16, 16, 8, 2048
 MOST_VALUES = 6e5  # of log p, at one theta
@@ -369,10 +369,8 @@ def _surely_negligible(result: Result) -> bool:
     products = None if posterior.factor is None else posterior.factor.products()
     if products is None:
         return False
-    step, v = AHEAD * np.sqrt(np.maximum(posterior.v, 1e-300)), posterior.v
-    up, down = (problem.site.oracle(problem.y, posterior.m + move, v).gamma for move in (step, -step))
-    largest = float(v.max())
-    third, fourth = np.abs(up - down) / (2.0 * step), np.abs(up - 2.0 * posterior.gamma + down) / step**2
+    largest = float(posterior.v.max())
+    third, fourth = map(np.abs, bends(problem.site, problem.y, posterior))
     each = third * np.sqrt(largest / 6.0) + fourth * largest / np.sqrt(24.0)
     return float(each @ products[1](each)) <= NEGLIGIBLE
 

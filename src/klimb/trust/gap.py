@@ -18,12 +18,12 @@ products V_ij^3, and some of them interpolate sum_i c_i V_ij^3, the third moment
 **Covariances** grow by sum_ij c_i c_j V_ij^2 (V x_i) (V x_j)' / 2, of second order in what q leaves out. The order
 after it takes some of that back: where variances of f grow by the share g on average, 1 / (1 + 1.8 g) of it is left,
 and 1 / (1 + 0.3 g) of third moments. Both are fitted to long chains on five fields and crossed groups, each at two
-theta, with g from 0.02 to 0.57: sds of f are then right to 2% for g < 0.1 and to 4% for g < 0.4, skewness to 0.1 and
-0.2. (Cumulants along a direction are E g', 1 + E g'' + Var g' and E g''' + 3 Cov(g', g'') + k_3(g') under the exact
-posterior, with little noise.)
+theta, with g from 0.02 to 0.57 (whose cumulants along a direction are E g', 1 + E g'' + Var g' and E g''' + 3 Cov(g',
+g'') + k_3(g')): sds of f are right to 2% for g < 0.1 and to 4% for g < 0.4, skewness to 0.1 and 0.2.
 
 **Means** move by V times the mean slope that this gives each site: c_i / 2 times the growth of Var f_i, plus c4_i / 6
-(the fourth derivative) times its third moment. That is little for each f, but it may add up in an intercept.
+(the fourth derivative) times its third moment, both to leading order, and as much of that is left as of covariances.
+It is little for each f, but may add up in an intercept.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from klimb.latents.weights_posterior import WeightPosterior
 from klimb.numerics.arrays import Array, Index
 from klimb.numerics.lowdiscrepancy import normal_draws
 from klimb.trust.bridge import bridged_gap
-from klimb.trust.weights import LogWeights
+from klimb.trust.weights import LogWeights, bends, exact_site
 
 VALUES = 8e4  # of log p that a gap may cost: many sites are many directions to average over
 FEWEST, MOST = 3, 64  # pairs of draws
@@ -110,7 +110,7 @@ def leading_moments(problem: Problem, posterior: Posterior) -> tuple[WeightPoste
     `klimb.latents.arrow.third_moments`.
     """
     coordinates, q = coordinates_of(posterior), posterior.latent.detach(posterior)
-    c, fourth = LogWeights(problem, posterior, coordinates).bends
+    c, fourth = bends(exact_site(problem.site), problem.y, posterior)
     order = np.argsort(-np.abs(c) * posterior.v**1.5, kind="stable")
     largest = min(MOST_SITES, MOST_VALUES // len(c), len(c))
     for most in (PROBED, largest) if largest < len(c) else (largest,):
@@ -128,11 +128,13 @@ def leading_moments(problem: Problem, posterior: Posterior) -> tuple[WeightPoste
     more = np.einsum("ij,ij->i", V @ grown, V)
     share = float(np.mean(more / v))
     root = pivoted_root(grown, 1.0 / np.sqrt(v))[:, : max(MOST_ROWS // q.size, 1)]
-    added = root.T @ cross / np.sqrt(1.0 + NEXT_ORDER * share)
+    left = 1.0 / (1.0 + NEXT_ORDER * share)
+    added = np.sqrt(left) * root.T @ cross
     growth = np.sqrt(1.0 + np.einsum("ij,ij->j", added, added) / np.maximum(q.sd(), 1e-150) ** 2)
     wider = q.widened(added, np.column_stack([scale / (1.0 + NEXT_THIRD * share), cross[few]]))
     if every:
-        wider = replace(wider, mean=q.mean + (0.5 * c * more + fourth * wanted / 6.0) @ cross)  # type: ignore[type-var]
+        shift = left * (0.5 * c * more + fourth * wanted / 6.0) @ cross
+        wider = replace(wider, mean=q.mean + shift)  # type: ignore[type-var]
     return wider, float(growth.max())
 
 

@@ -9,7 +9,7 @@ bound the terms have no part that is linear or quadratic in d: what is left, of 
 a Gaussian cannot say.
 """
 
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 
@@ -33,6 +33,13 @@ def exact_site(site: Site) -> Site:
     while isinstance(site, Point | SuperGaussian):
         site = site.site
     return site
+
+
+def bends(site: Site, y: Array, q: Posterior) -> tuple[Array, Array]:
+    """E_q d^3 log p / df^3 and E_q d^4 log p / df^4 of every datum."""
+    step = AHEAD * np.sqrt(np.maximum(q.v, 1e-300))
+    down, here, up = (site.oracle(y, q.m + move, q.v).gamma for move in (-step, 0.0, step))
+    return (down - up) / (2.0 * step), (2.0 * here - up - down) / step**2
 
 
 class LogWeights:
@@ -85,13 +92,6 @@ class LogWeights:
         """log w and its slopes for deviations of f at all sites, one draw a row, where it is `plain`."""
         value, slopes = self._terms(slice(0, len(self.y)), d, self.posterior.gamma)
         return value + self.offset, slopes
-
-    @cached_property
-    def bends(self) -> tuple[Array, Array]:
-        """E_q d^3 log p / df^3 and E_q d^4 log p / df^4 of every datum."""
-        q, step = self.posterior, AHEAD * np.sqrt(np.maximum(self.posterior.v, 1e-300))
-        up, down = (self.site.oracle(self.y, q.m + move, q.v).gamma for move in (step, -step))
-        return (down - up) / (2.0 * step), (2.0 * self.expectation.gamma - up - down) / step**2
 
     def _terms(self, rows: slice, d: Array, gamma: Array) -> tuple[Array, Array]:
         """Sums over a block of sites for deviations (draws x sites), and the slope of each term."""
