@@ -268,7 +268,9 @@ def test_means_of_many_cells_of_few_counts(cells: int) -> None:
 
 
 FORMS = {"Weights": ("y ~ x + (1 | g) + (1 | h)", 60, 9, 7), "Mixed": ("y ~ x + (1 + x | g) + (1 | h)", 300, 90, 7),
-         "Crossed": ("y ~ x + (1 | g) + (1 | h)", 400, 80, 70), "Precision": ("y ~ x + rw2(t)", 120, 9, 7)}
+         "Crossed": ("y ~ x + (1 | g) + (1 | h)", 400, 80, 70),
+         "Crossed, few rows a level": ("y ~ x + (1 | g) + (1 | h)", 300, 150, 140),
+         "Precision": ("y ~ x + rw2(t)", 120, 9, 7)}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -280,19 +282,22 @@ def test_third_moments_to_leading_order_are_sums_of_cubes(form: str) -> None:
     data = {"x": rng.standard_normal(n), "g": g, "h": h, "t": np.arange(n), "y": y}
     fit = klimb.fit(formula, data, "poisson", hyper="optimise")
     posterior = fit.result.posterior
-    assert type(posterior.latent).__name__ == form
+    assert type(posterior.latent).__name__ == form.split(",")[0]
     L, q = fit.model.functionals(fit._prepared(fit._new_frame(data))[0]).L, posterior.latent.detach(posterior)
     wider, growth = leading_moments(fit.result.problem, posterior)
     V, bends = q.joint(L)[1], -np.exp(posterior.m + 0.5 * posterior.v)  # E_q d^3 log p / df^3 of counts
-    assert len(wider.cubes) < n
-    grown = 0.5 * V @ (np.outer(bends, bends) * V**2) @ V
-    left = 1.0 / (1.0 + 2.5 * np.mean(np.diagonal(grown) / np.diagonal(V)))  # of both, by the order after it
+    assert len(wider.cubes) <= n
+    grown, third = 0.5 * V @ (np.outer(bends, bends) * V**2) @ V, bends @ V**3
+    share = np.mean(np.diagonal(grown) / np.diagonal(V))
+    left, left_third = 1.0 / (1.0 + 1.8 * share), 1.0 / (1.0 + 0.3 * share)  # by the order after it
+    slopes = left * bends * (0.5 * np.diagonal(grown) + third / 6.0)  # counts have equal third and fourth derivatives
+    np.testing.assert_allclose(wider.at(L)[0] - q.at(L)[0], slopes @ V, atol=0.002 * np.sqrt(V.max()))
     np.testing.assert_allclose(wider.joint(L)[1], V + left * grown, atol=0.002 * V.max())
     np.testing.assert_allclose(wider.at(L)[1], np.diagonal(V + left * grown), atol=0.002 * V.max())
     assert growth > 1.0
     grown = np.diagonal(V + left * grown)  # which skewness is in units of
-    skewness = third_moments(wider.cubes, L, q) / grown**1.5
-    np.testing.assert_allclose(skewness, left * bends @ V**3 / np.diagonal(V) ** 1.5, atol=0.04)
+    found = third_moments(wider.cubes, L, q) / grown**1.5
+    np.testing.assert_allclose(found, left_third * third / grown**1.5, atol=0.01)
 
 
 def test_a_hundred_cells_of_few_counts_are_those_of_quadrature() -> None:
@@ -331,13 +336,11 @@ def test_features_that_move_with_theta_have_third_moments_of_their_own() -> None
     for weight, theta, part in zip(components.weights, components.theta, components.parts, strict=True):
         if part.cubes.size:
             posterior = (model := fit.model.moved(theta)).infer(fit.data).posterior
-            V = part.joint(model.functionals(prepared).L)[1]
-            grown = np.sqrt(np.diagonal(V) / posterior.v)
             V = posterior.latent.detach(posterior).joint(model.functionals(prepared).L)[1]
             bends = -np.exp(posterior.m + 0.5 * posterior.v)
             added = np.einsum("ij,jk,ik->i", V, 0.5 * np.outer(bends, bends) * V**2, V)
-            left = 1.0 / (1.0 + 2.5 * np.mean(added / np.diagonal(V)))  # by the order after it
-            total = total + weight * left * grown**3 * (bends @ V**3)
+            left = 1.0 / (1.0 + 0.3 * np.mean(added / np.diagonal(V)))  # by the order after it
+            total = total + weight * left * (bends @ V**3)
             share += weight
     assert share > 0.2
     assert np.abs(third / components.at(fit.model, prepared).moments()[1] ** 1.5).max() > 0.2
@@ -367,3 +370,23 @@ def test_predicted_means_of_a_walk_of_few_counts_are_those_of_exact_draws() -> N
     upper = np.array([1.272, 1.347, 0.759, 0.28, 0.241, 0.315, 1.057, 1.462, 1.072, 0.987])
     np.testing.assert_allclose(found["sd"][::6], sd, rtol=0.09)
     assert np.abs((found["upper"][::6] - upper) / sd).max() < 0.15
+
+
+def test_predicted_means_of_crossed_groups_with_one_or_two_counts_a_level() -> None:
+    """Sds of means were 46% to 57% too large at these rows under "corrected", and the intercept 0.05 sd too low.
+
+    The truth is by 16,000 draws of Stan (rhat 1.001, ess at least 10,400): sds of such means are right to some 3%.
+    """
+    rng, n = np.random.default_rng(2), 300
+    a, b, x = rng.integers(0, 150, n), rng.integers(0, 140, n), rng.standard_normal(n)
+    f = np.log(0.5) - 1.0 + 0.3 * x + rng.standard_normal(150)[a] + rng.standard_normal(140)[b]
+    data = {"y": rng.poisson(np.exp(f)), "x": x, "a": a.astype(str), "b": b.astype(str)}
+    fit = klimb.fit("y ~ x + (1 | a) + (1 | b)", data, "poisson")
+    found, rows = fit.predict(), [158, 221, 170, 266, 26, 219]
+    np.testing.assert_allclose(found["sd"][rows], [0.1833, 0.2161, 0.239, 0.2312, 0.1027, 0.2032], rtol=0.1)
+    np.testing.assert_allclose(found["mean"][rows], [0.1161, 0.1495, 0.1752, 0.1737, 0.0674, 0.1586], rtol=0.06)
+    table = {row.name: row for row in fit.table_rows()}
+    for name, mean, sd in (("Intercept", -1.5681, 0.2334), ("sd(a)", 0.9509, 0.1658), ("sd(b)", 1.2193, 0.1779)):
+        assert abs(table[name].mean - mean) < 0.04 * sd
+        assert table[name].sd == pytest.approx(sd, rel=0.04)
+    assert fit.trust.verdict == "corrected"

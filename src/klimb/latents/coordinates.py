@@ -178,6 +178,12 @@ class WeightCoordinates(Coordinates):
     def work(self) -> float:
         return float(self._work)
 
+    def pull(self, slopes: Array) -> Array:
+        weights = np.zeros((self._q.size, len(slopes)))
+        for M, at in self._columns:
+            weights[at] = M.T @ slopes.T
+        return np.ascontiguousarray(self._q.to_root(weights).T)
+
     def sweep(self, z: Array, visit: Visit) -> Array:
         weights = self._q.from_root(np.ascontiguousarray(z.T))
         parts = [np.ascontiguousarray(weights[at]) for _, at in self._columns]

@@ -11,11 +11,13 @@ from klimb.latents.base import asked
 from klimb.latents.weights_posterior import WeightPosterior, register, root_block_covariance, root_covariances
 from klimb.numerics.arrays import Array, Index
 
+MOST_MORE = 1.5  # by which what is lent may grow or shrink in units of sds
+
 
 @register
 @dataclass(frozen=True, eq=False)
 class WidenedWeights(WeightPosterior):
-    """``base`` at another mean, with rows'rows added to its covariance, and third moments.
+    """``base`` at another mean, with rows'rows added to its covariance in units of ``scale``, and third moments.
 
     >>> from klimb.latents.weights_posterior import DenseWeights
     >>> q = DenseWeights(np.array([1.0, 2.0]), np.array([[1.0, 0.0], [1.0, 2.0]]))
@@ -27,8 +29,9 @@ class WidenedWeights(WeightPosterior):
     lends: ClassVar[bool] = True
     mean: Array
     base: WeightPosterior
-    rows: Array  # (r, D)
+    rows: Array  # (r, D), which others may share
     cubes: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    scale: Array = field(default_factory=lambda: np.ones(1))
 
     @property
     def by_levels(self) -> bool:  # type: ignore[override]
@@ -39,20 +42,25 @@ class WidenedWeights(WeightPosterior):
 
     def lent(self, other: WeightPosterior) -> WeightPosterior:
         ratio = other.sd() / np.maximum(self.base.sd(), 1e-300)
-        return other.widened(self.rows * ratio, self.cubes * np.append(1.0, ratio) if self.cubes.size else self.cubes)
+        ratio *= np.clip(ratio, 1.0 / MOST_MORE, MOST_MORE)  # larger sds have more of it in their own units, too
+        return WidenedWeights(other.mean + (self.mean - self.base.mean) * ratio, other, self.rows, scale=ratio)
 
     def without_prior(self) -> WidenedWeights:
         return replace(self, base=self.base.without_prior())
 
     def covariances(self, rows: Index, columns: Index) -> Array:
-        return self.base.covariances(rows, columns) + root_covariances(self.rows.T, rows, columns)
+        return self.base.covariances(rows, columns) + root_covariances(self._added.T, rows, columns)
 
     def block_covariance(self, at: slice, k: int) -> Array:
-        return self.base.block_covariance(at, k) + root_block_covariance(self.rows[:, at].T, k)
+        return self.base.block_covariance(at, k) + root_block_covariance(self._added[:, at].T, k)
+
+    @property
+    def _added(self) -> Array:
+        return np.asarray(self.rows * self.scale)
 
     def _moved(self, L: Any) -> tuple[Array, Array]:
         """What the mean of L w moves by, and how L w moves with what is added."""
-        pushed = self.push(L, np.vstack([self.mean - self.base.mean, self.rows]))
+        pushed = self.push(L, np.vstack([self.mean - self.base.mean, self._added]))
         return pushed[0], pushed[1:]
 
     def at(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
@@ -64,7 +72,7 @@ class WidenedWeights(WeightPosterior):
         return m + shift, V + more.T @ more
 
     def covariance_with(self, L: Any, at: slice) -> Array:
-        return self.base.covariance_with(L, at) + self._moved(L)[1].T @ self.rows[:, at]
+        return self.base.covariance_with(L, at) + self._moved(L)[1].T @ self._added[:, at]
 
     push = asked("base", "push")
 
@@ -73,7 +81,7 @@ class WidenedWeights(WeightPosterior):
         return pieces if len(pieces) > 1 else ((1.0, self),)
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
-        more = rng.standard_normal((n, len(self.rows))) @ self.rows
+        more = rng.standard_normal((n, len(self.rows))) @ self._added
         return self.base.sample(n, rng) + (self.mean - self.base.mean) + more
 
 

@@ -249,10 +249,14 @@ class Latents:
     def skewed(self, skewness: Array) -> Array:
         """The share of skewness under each point, or under all, that shows in the mean of y, for each row.
 
-        Theta may spread that mean less than f. There is no step, so that rounding does not decide what is shown.
+        Theta may spread that mean less than f. There is no step, so that rounding does not decide what is shown. Where
+        f is a logarithm, or something of the kind, moments of e^f hang on third moments themselves, if each point has
+        its own.
         """
         every, _ = self.predictors([model.new_site(None) for model in self.models])
-        size = np.abs(every.weights @ (every.v**1.5 * skewness)) / np.maximum(every.moments()[1], 1e-200) ** 1.5
+        unit = np.inf if len(skewness) == 1 or self.models[0].likelihood.link.name == "identity" else 1.0
+        spread = np.clip(every.moments()[1], 1e-200, unit)
+        size = np.abs(every.weights @ (every.v**1.5 * skewness)) / spread**1.5
         return np.asarray(np.clip(4.0 * size / ROUND - 3.0, 0.0, 1.0))
 
     def rows(self, at: Any) -> Latents:

@@ -36,8 +36,9 @@ from klimb.numerics.pareto import RELIABLE, SmoothedWeights, smooth_log_weights
 from klimb.numerics.proposals import StudentMixture
 from klimb.trust.collapsed import CollapsedDraws, CollapsedWeights, ShockWeights
 from klimb.trust.coupled import coupled_weights
-from klimb.trust.gap import AHEAD, EvidenceGaps, leading_moments
+from klimb.trust.gap import EvidenceGaps, leading_moments
 from klimb.trust.pieces import cut_posterior
+from klimb.trust.weights import bends
 
 GAIN_DRAWS, PROBE_DRAWS, FEWEST_DRAWS, DRAWS_PER_WEIGHT, MOST_DRAWS = 8, 16, 16, 8, 2048
 MOST_VALUES = 6e5  # of log p, at one theta
@@ -57,7 +58,7 @@ UNHARMED = 0.5  # effective draws over draws above which the weights at one of m
 WRONG_ALONE, WRONG_EACH = 0.08, 0.2  # standard errors above which they are of no use: at the only theta, at one of many
 LIKELY = 0.005  # share of a point of theta, over that of the heaviest, from which its own weights must be usable
 MOST_BENT = 2000  # weights up to which moments to leading order are asked for
-APART = 8  # of the points of theta that moments to leading order are taken at, one of so many: others borrow them
+APART = 16  # of the points of theta that moments to leading order are taken at, one of so many: others borrow them
 COUNTED = 4  # of the points of theta that third moments are taken at, one of so many
 FEW_CUBES = 5000  # numbers of third moments up to which every point of theta has them
 NOTHING = np.zeros((0, 0, 0, 0))
@@ -368,10 +369,8 @@ def _surely_negligible(result: Result) -> bool:
     products = None if posterior.factor is None else posterior.factor.products()
     if products is None:
         return False
-    step, v = AHEAD * np.sqrt(np.maximum(posterior.v, 1e-300)), posterior.v
-    up, down = (problem.site.oracle(problem.y, posterior.m + move, v).gamma for move in (step, -step))
-    largest = float(v.max())
-    third, fourth = np.abs(up - down) / (2.0 * step), np.abs(up - 2.0 * posterior.gamma + down) / step**2
+    largest = float(posterior.v.max())
+    third, fourth = map(np.abs, bends(problem.site, problem.y, posterior))
     each = third * np.sqrt(largest / 6.0) + fourth * largest / np.sqrt(24.0)
     return float(each @ products[1](each)) <= NEGLIGIBLE
 

@@ -24,6 +24,7 @@ from klimb.sites.wrappers import Point
 NODES = (-1.0, 0.0, 1.0)  # of a site's range, where value, slope and curvature make a polynomial of degree 8
 ENOUGH = 6  # draws from which that is cheaper than the oracle at each
 IN_CACHE = 16384  # numbers of a block of them
+AHEAD = 0.1  # a step in f, in its sds
 SHARP = 1e-3  # two highest coefficients of it, from which a site has the oracle after all; errors are some hundredths
 
 
@@ -32,6 +33,13 @@ def exact_site(site: Site) -> Site:
     while isinstance(site, Point | SuperGaussian):
         site = site.site
     return site
+
+
+def bends(site: Site, y: Array, q: Posterior) -> tuple[Array, Array]:
+    """E_q d^3 log p / df^3 and E_q d^4 log p / df^4 of every datum."""
+    step = AHEAD * np.sqrt(np.maximum(q.v, 1e-300))
+    down, here, up = (site.oracle(y, q.m + move, q.v).gamma for move in (-step, 0.0, step))
+    return (down - up) / (2.0 * step), (2.0 * here - up - down) / step**2
 
 
 class LogWeights:
@@ -80,14 +88,10 @@ class LogWeights:
         """Whether log w hangs on f at the sites alone, each by itself."""
         return self.site.separable and self.coordinates.excess(np.zeros((1, self.coordinates.dim))) is None
 
-    def at(self, d: Array) -> Array:
-        """log w for deviations of f at all sites, one draw a row."""
-        q = self.posterior
-        with np.errstate(over="ignore", invalid="ignore"):
-            f = q.m + d
-            value = self.site.value(self.y, f) if self._slack is None else self._log_density(slice(0, len(q.m)), f)[0]
-            total = value.sum(axis=1) + 0.5 * (d**2 @ q.gamma) - d @ q.a + self.offset
-        return np.where(np.isnan(total), -np.inf, total)
+    def at(self, d: Array) -> tuple[Array, Array]:
+        """log w and its slopes for deviations of f at all sites, one draw a row, where it is `plain`."""
+        value, slopes = self._terms(slice(0, len(self.y)), d, self.posterior.gamma)
+        return value + self.offset, slopes
 
     def _terms(self, rows: slice, d: Array, gamma: Array) -> tuple[Array, Array]:
         """Sums over a block of sites for deviations (draws x sites), and the slope of each term."""
