@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from klimb._stored import stored
-from klimb.errors import InputError, listed, require
+from klimb.errors import InputError, listed, nearest
 from klimb.formula import Formula, parse
 from klimb.formula.errors import FormulaError
 from klimb.formula.factors import Factor, LeftSide, LevelFactor, full_rank, learn_factor, learn_response
@@ -72,13 +72,15 @@ class Encoder:
         """
         frame = read_frame(frame)
         if not levels:
-            frame = frame.with_text(tuple(self.grouping_columns), NOBODY)
+            frame = frame.with_columns(dict.fromkeys(self.grouping_columns, np.full(frame.n, NOBODY, dtype=object)))
         names = self.predictors
         if response and self.response is not None:
             names = (*self.response.columns, *names)
         absent = [name for name in names if name not in frame.columns]
-        require(not absent, f"the data must have the columns of {self.formula!r}",
-                f"no column {listed(map(repr, absent), 5)}", f"The columns are: {listed(frame.columns)}.")
+        if absent:
+            raise InputError(f"the data must have the columns of {self.formula!r}",
+                             f"no column {listed(map(repr, absent), 5)}",
+                             f"{nearest(absent[0], frame.columns)}The columns are: {listed(frame.columns)}.")
         source, dropped = complete_rows(frame, list(names), self.missing if missing is None else missing)
         found = self.blocks(source, dropped, response)
         if levels:
