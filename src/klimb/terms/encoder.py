@@ -4,7 +4,7 @@
 points, ...) and makes the same columns of new frames.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
@@ -76,17 +76,21 @@ class Encoder:
         names = self.predictors
         if response and self.response is not None:
             names = (*self.response.columns, *names)
-        absent = [name for name in names if name not in frame.columns]
-        if absent:
-            raise InputError(f"the data must have the columns of {self.formula!r}",
-                             f"no column {listed(map(repr, absent), 5)}",
-                             f"{nearest(absent[0], frame.columns)}The columns are: {listed(frame.columns)}.")
+        self.need(names, frame.columns)
         source, dropped = complete_rows(frame, list(names), self.missing if missing is None else missing)
         found = self.blocks(source, dropped, response)
         if levels:
             return found
         return replace(found, blocks=tuple(block.unseen() if isinstance(block, Coded) else block
                                            for block in found.blocks))
+
+    def need(self, names: Iterable[str], columns: Sequence[str]) -> None:
+        """An error where some of the names are no columns."""
+        absent = [name for name in names if name not in columns]
+        if absent:
+            raise InputError(f"the data must have the columns of {self.formula!r}",
+                             f"no column {listed(map(repr, absent), 5)}",
+                             f"{nearest(absent[0], columns)}The columns are: {listed(columns)}.")
 
     def blocks(self, source: Source, dropped: int, response: bool) -> Encoded:
         """The columns of a source whose rows are complete."""
