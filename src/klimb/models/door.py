@@ -110,11 +110,10 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
     given, limit = as_engine(engine), as_bytes(memory)
     frame = _gathered(parsed, table, resolved, weights, cells, round, engine is not None or checkpoint is not None,
                       given, limit)
-    objects: dict[str, Any] = {}
     for word, some in (("graphs", graphs), ("matrices", matrices), ("meshes", meshes)):
         require(isinstance(some or {}, Mapping), f"{word} must be a dict", type(some).__name__,
-                f'Give the name that the formula has for it: {word}={{"G": ...}}.')
-        objects |= some or {}
+                f'Give it the name that the formula has: {word}={{"G": ...}}.')
+    objects = {**(graphs or {}), **(matrices or {}), **(meshes or {})}
     if isinstance(frame, RowTable):
         column = OWN_WEIGHTS if OWN_WEIGHTS in frame.columns else weights
         with reporter(progress) as listen, running(given or getattr(frame, "engine", None)) as started:

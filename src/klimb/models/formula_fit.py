@@ -383,8 +383,8 @@ class FormulaFit(Fit):
 
         curve = calibration_curve(self)
         if curve is None:
-            raise InputError("a calibration curve needs a few dozen rows, none of them censored", f"{self.n}",
-                             "Look at fit.loo() instead.")
+            raise InputError("a calibration curve needs a few dozen rows with one mean each, none of them censored",
+                             f"{self.n} rows, {self.family}", "Look at fit.loo() instead.")
         return plot_calibration(curve, ax)
 
     def to_arviz(self, draws: int = 1000, chains: int = 4, seed: int = 0) -> Any:
