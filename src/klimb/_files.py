@@ -28,8 +28,7 @@ def draft_of(path: str | os.PathLike[str]) -> Iterator[Path]:
         to_disk(draft)
         os.replace(draft, target)
     except FileNotFoundError as error:
-        error.filename = str(path)  # the user knows nothing of the draft
-        raise
+        raise InputError("the directory of a file must exist", f"no {target.parent}", "Create it first.") from error
     finally:
         draft.unlink(missing_ok=True)
 

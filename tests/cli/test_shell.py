@@ -14,6 +14,7 @@ import pytest
 from klimb._files import whole_file
 from klimb.cli import run
 from klimb.cli.app import COMMANDS
+from klimb.errors import InputError
 
 HEAVY = ("pandas", "polars", "matplotlib", "sklearn", "scipy.stats", "arviz", "pyarrow")
 
@@ -86,7 +87,7 @@ def test_a_whole_file_or_none(tmp_path: Path) -> None:
         stream.write("after\n")
     assert target.read_text() == "after\n"
     assert os.listdir(tmp_path) == ["a.txt"]
-    with pytest.raises(FileNotFoundError, match=r"absent/a\.txt"), whole_file(tmp_path / "absent" / "a.txt"):
+    with pytest.raises(InputError, match=r"no .*absent\. Create it first"), whole_file(tmp_path / "absent" / "a.txt"):
         pass
 
 

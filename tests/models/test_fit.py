@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import klimb
@@ -297,7 +298,7 @@ def test_a_site_with_its_parameters():
     ({"family": "bernoulli", "formula": "label ~ x", "link": "log"}, "logit or probit or cloglog"),
     ({"family": "student_t(dof=3)"}, "scale, df; got 'dof'"),
     ({"family": "student_t(3)"}, "must have names"),
-    ({"family": 3}, "a name, a dict or a klimb site"),
+    ({"family": 3}, "a name, a dict, a klimb site"),
     ({"family": klimb.sites.Poisson(exposure=2.0), "formula": "count ~ x"}, "offset\\(log"),
     ({"priors": {"w": "normal(0, 1)"}}, "The names are Intercept, x, fixed, sigma"),
     ({"priors": {"x": "half_normal(1)"}}, "cannot have this kind"),
@@ -487,8 +488,16 @@ def test_predict_refuses_what_it_does_not_know(fits):
         fits["gaussian"].predict(NEW, interval=1.0)
     with pytest.raises(InputError, match="columns that the formula uses"):
         fits["gaussian"].effects("nothing")
-    with pytest.raises(InputError, match="must not be negative"):
-        fits["gaussian"].draws(-1)
+    with pytest.raises(InputError, match="columns that the formula uses; got 3"):
+        fits["gaussian"].effects(3)
+    for number in (-1, 2.5, "many"):
+        with pytest.raises(InputError, match=f"a whole number from 0 on; got {number!r}"):
+            fits["gaussian"].draws(number)
+    assert all(len(values) == 0 for values in fits["gaussian"].draws(0).values())
+    with pytest.raises(InputError, match="Did you mean 'X'"):
+        fits["gaussian"].predict({"X": [1.0], "z": [1.0], "g": ["g1"]})
+    with pytest.raises(InputError, match=r"no .*nowhere\. Create it first"):
+        fits["gaussian"].to_html("nowhere/a.html")
 
 
 def test_two_fits_are_the_same_fit():
@@ -519,3 +528,85 @@ def test_latent_values_of_levels_are_those_that_the_printed_cut_points_cut():
 def test_a_normal_prior_in_words_has_a_mean_and_an_sd(prior):
     with pytest.raises(InputError, match="the prior of x must have a mean and an sd"):
         klimb.fit("y ~ x", {"x": [1.0, 2.0, 3.0], "y": [1.0, 2.0, 4.0]}, priors={"x": prior})
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    ({"priors": ["normal(0, 1)"]}, "priors must be a dict"), ({"priors": {1: "normal(0, 1)"}}, "priors must be a dict"),
+    ({"graphs": [("a", "b")]}, "graphs must be a dict; got list"), ({"tol": "fine"}, "tol must be a number; got str"),
+    ({"family": klimb.sites.Logistic}, "a klimb site .*got <class"),
+])
+def test_arguments_of_the_wrong_kind_are_named(options, words):
+    with pytest.raises(InputError, match=words):
+        klimb.fit("real ~ x", DATA, **options)
+
+
+def test_responses_that_no_family_can_take_are_refused():
+    data = {"x": np.arange(60.0), "y": np.linspace(0.0, 1.0, 60), "c": ["a", "b", "c"] * 20}
+    with pytest.raises(InputError, match="categorical is for up to 50 levels; got 60"):
+        klimb.fit("y ~ x", data, family="categorical")
+    with pytest.raises(InputError, match=r"an offset needs one linear predictor; got categorical.*changes no prob"):
+        klimb.fit("c ~ offset(x)", data, family="categorical")
+    with pytest.raises(InputError, match=r"at most 1e\+151 as the response; got 1e\+200 at row 3.*unit"):
+        klimb.fit("y ~ x", {**data, "y": np.where(data["x"] == 3.0, 1e200, data["y"])})
+    with pytest.raises(InputError, match="more than one column called 'x'"):
+        klimb.fit("y ~ x", pd.DataFrame(np.eye(4), columns=["y", "x", "x", "z"]))
+
+
+def test_units_of_a_response_change_nothing():
+    rng = np.random.default_rng(1)
+    data = {"x": rng.normal(size=60), "g": rng.choice(list("abc"), 60), "y": rng.normal(size=60)}
+    one, huge = (klimb.fit("y ~ x", {**data, "y": unit * data["y"]}) for unit in (1.0, 1e150))
+    assert huge.checks.verdict == one.checks.verdict
+    np.testing.assert_allclose(huge.coefficients["mean"] / 1e150, one.coefficients["mean"], atol=1e-4)
+
+
+def test_rows_that_lack_values_are_predicted_as_missing(fits):
+    gaps = {"x": [np.nan, np.nan], "z": [0.0, 1.0], "g": ["g1", "g2"]}
+    for kind in ("mean", "response", "all"):
+        names = list(fits["gaussian"].predict(NEW, kind=kind))
+        lost = fits["gaussian"].predict(gaps, kind=kind)
+        assert list(lost) == names
+        assert all(np.isnan(values).all() and len(values) == 2 for values in lost.values())
+        none = fits["gaussian"].predict(pd.DataFrame(gaps)[:0], kind=kind)
+        assert (list(none), len(none)) == (names, 0)
+
+
+def test_trials_of_new_rows():
+    rng = np.random.default_rng(2)
+    data = {"x": rng.normal(size=60), "n": rng.integers(1, 9, 60)}
+    data["s"] = rng.binomial(data["n"], 0.4)
+    data["f"] = data["n"] - data["s"]
+    whole, apart = (klimb.fit(f"{left} ~ x", data, family="binomial") for left in ("p(s, n)", "cbind(s, f)"))
+    new = {"x": [0.0, 1.0, 2.0], "n": [5, None, 7]}
+    mean, p = (whole.predict(new, kind=kind)["mean"] for kind in ("response", "mean"))
+    np.testing.assert_allclose(mean / p, [5.0, np.nan, 7.0])  # the column of successes is not needed
+    np.testing.assert_allclose(apart.predict({"x": [0.0], "s": [2], "f": [3]}, kind="response")["mean"], mean[:1])
+    assert whole.simulate(200, new).max() > 1.0
+    with pytest.raises(InputError, match="column 'n' must hold numbers"):
+        whole.predict({"x": [0.0], "n": ["five"]}, kind="response")
+    rows = {"x": [0.0] * 6, "n": [5] * 6, "s": list(range(6))}
+    np.testing.assert_allclose(np.exp(whole.log_density(new=rows)).sum(), 1.0)
+
+
+def test_draws_of_two_outcomes_are_numbered_as_predictions_are(fits):
+    fit = fits["bernoulli"]
+    y = fit.simulate(4000, NEW)
+    assert set(np.unique(y)) == {0.0, 1.0}
+    np.testing.assert_allclose(y.mean(axis=0), fit.predict(NEW, kind="response")["mean"], atol=0.04)
+
+
+def test_log_densities_of_a_frame_are_those_of_its_own_rows():
+    rng = np.random.default_rng(3)
+    data = {"x": rng.normal(size=80), "t": rng.exponential(size=80), "k": rng.choice(list("abc"), 80)}
+    data["ends"] = (data["t"] < 1.5).astype(int)
+    data["t"] = np.minimum(data["t"], 1.5)
+    times = klimb.fit("Surv(t, ends) ~ x", data, family="exponential")
+    rows = {"x": [0.3, 0.3], "t": [1.5, 1.5], "ends": [0, 1]}
+    fine = np.linspace(1e-4, 1.5, 4001)  # 1 - the integral of the density of events is that of a censored time
+    density = np.exp(times.log_density(new={"x": np.full(4001, 0.3), "t": fine, "ends": np.ones(4001, int)}))
+    survival = 1.0 - np.trapezoid(density, fine) - 1e-4 * density[0]
+    np.testing.assert_allclose(np.exp(times.log_density(new=rows)), [survival, density[-1]], rtol=1e-4)
+    classes = klimb.fit("k ~ x", data, family="categorical")
+    chances = classes.predict({"x": [0.5] * 3})
+    found = classes.log_density(np.array(["c", "a", "c"]), {"x": [0.5, np.nan, 0.5]})
+    np.testing.assert_allclose(np.exp(found), [chances["P(c)"][0], np.nan, chances["P(c)"][0]], rtol=1e-6)

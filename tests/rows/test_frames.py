@@ -209,3 +209,15 @@ def test_a_dict_needs_no_narwhals() -> None:
             "print([m for m in ('narwhals', 'pandas', 'scipy.optimize') if m in sys.modules])")
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
+
+
+def test_a_day_is_one_level_whatever_library_wrote_it():
+    days = [datetime.date(2024, 1, 1), datetime.date(2024, 1, 2)]
+    times = np.array(days, dtype="datetime64[us]").tolist()  # as Python has them
+    late = np.array(["2024-01-01T10:30:00.500000"] * 2, dtype="datetime64[us]").tolist()
+    stamps = np.array(days, dtype="datetime64[ns]")
+    for column in (days, times, stamps, stamps.astype("datetime64[D]"), pd.Series(times), pl.Series(days),
+                   pl.Series(times), pa.array(days), ["2024-01-01", "2024-01-02"]):
+        assert read_frame({"day": column}).read("day").factor[1] == ("2024-01-01", "2024-01-02")
+    for column in (late, np.array(late, dtype="datetime64[ns]"), pd.Series(late), pl.Series(late)):
+        assert read_frame({"at": column}).read("at").factor[1] == ("2024-01-01 10:30:00.5",)

@@ -104,7 +104,7 @@ def predicted(fit: Any, data: str, options: Any, kind: str, level: float | None,
 
     def choose(header: tuple[str, ...]) -> list[str]:
         need_columns(keep, header, "--keep needs a column of the data")
-        need_columns(predictors, header, f"the data must have the columns of {fit.formula!r}")
+        fit.encoder.need(predictors, header)
         return [name for name in header if keep_all or name in needed or name in keep]
 
     for piece in stream_table(data, choose, options):

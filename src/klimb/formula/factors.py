@@ -331,6 +331,11 @@ class LeftSide:
     levels: tuple[str, ...] = ()
     failures: bool = False  # the second column counts failures, not trials
 
+    @property
+    def trials(self) -> tuple[str, ...]:
+        """The columns whose sum is the number of trials."""
+        return () if self.kind != "trials" else self.columns if self.failures else self.columns[1:]
+
     def encode(self, source: Source) -> Array:
         if self.kind == "trials":
             return self._trials(source)

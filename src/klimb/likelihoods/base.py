@@ -75,7 +75,10 @@ class Units(NamedTuple):
 class Choices:
     """The priors a user asked for; what is taken is remembered, so that a name that nothing has is an error."""
 
-    def __init__(self, given: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, given: Any = None) -> None:
+        if not isinstance(given or {}, Mapping) or {type(name) for name in given or ()} - {str}:
+            raise InputError("priors must be a dict with names of the table as keys", f"{given!r:.60}",
+                             'Write priors={"x": "normal(0, 1)"}, say.')
         self._given = dict(given or {})
         self._names: list[str] = []
         self.printed: dict[str, str] = {}
@@ -191,6 +194,9 @@ class Likelihood:
         if left.status is not None and not self.censorable:
             raise InputError("censored data need a family that supports censoring", f"{self.name} for Surv()",
                              'Use family="weibull", "exponential", "gamma", or "gaussian" for Surv(log(time), status).')
+        if self.response == "classes" and offset is not None:
+            raise InputError("an offset needs one linear predictor", f"{self.name}, which has one for each class",
+                             "Leave offset() out: what is added to all classes changes no probability.")
         found = read_response(left, self.response, self.name, self.levels)
         return replace(found, weights=weights, offset=offset, rows=left.rows)
 

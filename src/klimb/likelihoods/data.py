@@ -13,6 +13,7 @@ from klimb.numerics.arrays import Array, as_float
 ResponseKind: TypeAlias = Literal["binary", "trials", "counts", "real", "positive", "nonnegative", "unit", "ordered",
                                   "classes", "any"]
 MOST_LEVELS = 50  # of an ordered response
+LARGEST = 1e151  # so that sums of squares are numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +131,7 @@ def read_response(left: Left, kind: ResponseKind, name: str, wanted: tuple[str, 
 
 
 _TESTS: dict[str, tuple[Any, str, str]] = {
+    "real": (lambda v: np.abs(v) <= LARGEST, f"numbers of at most {LARGEST:g}", "Change its unit."),
     "counts": (lambda v: (v >= 0) & (v == np.floor(v)), "whole numbers from 0",
                'Use family="gamma" or "gaussian" for measurements.'),
     "positive": (lambda v: v > 0, "numbers above 0", 'Use family="gaussian", or model the zeros apart.'),
@@ -142,7 +144,7 @@ _TESTS: dict[str, tuple[Any, str, str]] = {
 def _read_binary(left: Left) -> Observed:
     y, levels = left.values, left.levels
     require(len(levels) <= 2, "bernoulli needs a response with two values", f"{len(levels)}: {_some(levels)}",
-            'Compare with one of them first, or use family="ordinal" if they are ordered.')
+            'Compare with one of them first, or use family="categorical", or "ordinal" if they are ordered.')
     if len(levels) == 1:  # nothing but successes
         return Observed(np.ones(len(y)), levels=(f"not {levels[0]}", levels[0]), name=left.name)
     if levels:
@@ -180,7 +182,8 @@ def _read_levels(left: Left, name: str, kind: ResponseKind, wanted: tuple[str, .
                 "Name all levels, lowest first.")
         place = np.array([wanted.index(level) for level in names], dtype=np.float64)
         names, index = wanted, place[index.astype(np.intp)]
-    require(len(names) <= MOST_LEVELS or kind != "ordered", f"{name} is for up to {MOST_LEVELS} levels", len(names),
+    require(len(names) <= MOST_LEVELS or (kind == "classes" and left.levels),  # names of classes may be many
+            f"{name} is for up to {MOST_LEVELS} levels", len(names),
             'Use family="gaussian", or cut the response into levels first.')
     if len(names) < 2:
         raise InputError(f"{name} needs at least two levels", f"only {names[0]!r}", "There is nothing to learn here.")

@@ -43,10 +43,10 @@ def likelihood(spec: Any, link: str | None = None) -> Likelihood:
         name, options = parse_call(spec, "family")
         if options.pop("", None):
             raise InputError("the numbers of a family must have names", repr(spec), "Write student_t(df=4), say.")
-    elif callable(spec):
+    elif callable(spec) and not isinstance(spec, type):
         return from_site(sites.Custom(spec))
     else:
-        raise InputError("family must be a name, a dict or a klimb site", repr(spec),
+        raise InputError("family must be a name, a dict, a klimb site (Logistic(), say) or a log density", repr(spec),
                          f"The names are {', '.join(LIKELIHOODS)}.")
     kind, link = _find(str(name), link)
     chosen = link or next(iter(kind.links))

@@ -172,8 +172,9 @@ def groups(view: CheckView) -> Iterator[Suspect]:
         spread = float(np.sum((within**2 / view.counts / (1.0 - view.leverage))[some[codes]]))
         noise = max(spread / float(weight[some].sum()) * view.n / max(view.n - some.sum(), 1.0), 1.0)
         pull, weight = pull[some], weight[some]
-        variance = max(float(np.sum(pull**2 / noise - weight)) / float(weight @ weight), 0.0)  # of the levels' means
-        share = variance * float(weight.sum() / size[some].sum())
+        total = weight.sum()  # squares of weights may not be numbers
+        variance = max(float(np.sum(pull**2 / noise - weight) / total / (weight @ (weight / total))), 0.0)  # of means
+        share = variance * float(total / size[some].sum())
         if len(pull) <= MOST_LEVELS:
             p = view.score((codes[:, None] == np.flatnonzero(some)).astype(np.float64)).p
         else:  # the variance of a sum of pulls is at most that of its rows

@@ -14,7 +14,7 @@ from klimb.errors import require
 from klimb.latents.arrow import third_moments
 from klimb.latents.output_posteriors import independent_variances
 from klimb.latents.weights_posterior import WeightPosterior
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, Index
 from klimb.numerics.dense import psd_square_root
 from klimb.numerics.lowdiscrepancy import normal_draws
 from klimb.numerics.mixtures import mixture_moments, mixture_quantile
@@ -184,14 +184,23 @@ class Components:
         return self._mixed(model, prepared, n, rng, lambda here, f: f)
 
     def simulate(self, model: Any, prepared: Any, n: int, rng: np.random.Generator, aux: Any = None) -> Array:
-        """``n`` draws of y at prepared rows, each with the likelihood of its own theta."""
-        return self._mixed(model, prepared, n, rng, lambda here, f: draw_response(here.new_site(aux), f, rng))
+        """``n`` draws of y at prepared rows, each with the likelihood of its own theta; classes are numbered."""
+        def drawn(here: Any, f: Array) -> Array:
+            site = here.new_site(aux)
+            y = draw_response(site, f, rng)
+            return np.maximum(y, 0.0) if site.response == "classes" else y  # sites have -1 and 1 of two classes
+
+        return self._mixed(model, prepared, n, rng, drawn)
+
+    def _counts(self, n: Any, rng: np.random.Generator) -> Index:
+        """How many of ``n`` draws are of each point."""
+        require(isinstance(n, (int, np.integer)) and n >= 0, "the number of draws must be a whole number from 0 on",
+                repr(n), "Ask for 1000, say.")
+        return np.asarray(rng.multinomial(n, self.weights / self.weights.sum()))
 
     def _mixed(self, model: Any, prepared: Any, n: int, rng: np.random.Generator, make: Callable[..., Array]) -> Array:
         """What ``make`` makes of draws of f under every point, in random order."""
-        require(n >= 0, "the number of draws must not be negative", n, "Ask for n >= 0 draws.")
-        counts = rng.multinomial(n, self.weights / self.weights.sum())
-        draws = []
+        counts, draws = self._counts(n, rng), []
         for theta, part, count in zip(self.theta, self.parts, counts, strict=True):
             if count:
                 here = model.moved(theta)
@@ -204,8 +213,7 @@ class Components:
 
         Where theta was chosen it is drawn by its curvature, and the weights know nothing of that.
         """
-        require(n >= 0, "the number of draws must not be negative", n, "Ask for n >= 0 draws.")
-        counts = rng.multinomial(n, self.weights / self.weights.sum())
+        counts = self._counts(n, rng)
         w = np.concatenate([part.sample(int(count), rng) for part, count in zip(self.parts, counts, strict=True)])
         theta = np.repeat(self.theta, counts, axis=0)
         if not self.integrated and self.covariance.size:
@@ -231,6 +239,13 @@ class Latents:
         if not self.within.size:
             return self
         return replace(self, v=np.array([independent_variances(own).T.ravel() for own in self.within]))
+
+    def log_density(self, y: Any, aux: Any = None) -> Array:
+        """Of y at each row, with its own trials and whether it is censored."""
+        f = self.for_sites()
+        terms = [np.log(weight) + model.new_site(aux or None).predict(m, v).log_density(y)
+                 for weight, model, m, v in zip(f.weights, f.models, f.m, f.v, strict=True)]
+        return np.asarray(np.logaddexp.reduce(np.array(terms), axis=0))
 
     def moments(self) -> tuple[Array, Array]:
         return mixture_moments(self.weights, self.m, self.v)

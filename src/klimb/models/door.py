@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from klimb.errors import InputError, listed, need_columns
+from klimb.errors import InputError, listed, need_columns, require
 from klimb.formula import Formula, parse
 from klimb.formula.nodes import Name
 from klimb.likelihoods import Likelihood, Observed, likelihood, named_site
@@ -112,6 +112,9 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
     given, limit = as_engine(engine), as_bytes(memory)
     frame = _gathered(parsed, table, resolved, weights, cells, round, engine is not None or checkpoint is not None,
                       given, limit)
+    for word, some in (("graphs", graphs), ("matrices", matrices), ("meshes", meshes)):
+        require(isinstance(some or {}, Mapping), f"{word} must be a dict", type(some).__name__,
+                f'Give it the name that the formula has: {word}={{"G": ...}}.')
     objects = {**(graphs or {}), **(matrices or {}), **(meshes or {})}
     if isinstance(frame, RowTable):
         column = OWN_WEIGHTS if OWN_WEIGHTS in frame.columns else weights

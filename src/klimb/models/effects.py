@@ -26,7 +26,8 @@ def effect_curves(fit: FormulaFit, columns: Sequence[str] | str | None = None,
     level = fit.interval if interval is None else interval
     checked_interval(level)
     known = {variable.name: variable for variable in _shown(fit)}
-    wanted = list(known) if columns is None else [columns] if isinstance(columns, str) else list(columns)
+    given: Any = known if columns is None else columns
+    wanted = list(given) if isinstance(given, (dict, list, tuple)) else [given]
     for name in wanted:
         require(name in known, "effects needs columns that the formula uses", repr(name),
                 f"They are {', '.join(known) or 'none'}.")

@@ -126,8 +126,6 @@ def _write_whole(path: Path, arrays: dict[str, AnyArray], metadata: dict[str, st
             os.chmod(draft, mode)  # safetensors keeps others out
     except InputError:
         raise
-    except FileNotFoundError as error:
-        raise InputError("the directory of a file must exist", f"no {path.parent}", "Create it first.") from error
     except Exception as error:  # OSError, or safetensors' own on a full disk
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{path} must be a place to write to", reason, "Nothing was changed; try another.") from error

@@ -284,10 +284,7 @@ class Fit:
     @threads_for(0)
     def log_density(self, y_new: Any, new: Any = None) -> Array:
         """Log predictive density of new data, with the hyperparameters integrated out where they were."""
-        f = self.latents(new).for_sites()
-        terms = [np.log(weight) + model.new_site(None).predict(m, v).log_density(y_new)
-                 for weight, model, m, v in zip(f.weights, f.models, f.m, f.v, strict=True)]
-        return np.asarray(np.logaddexp.reduce(np.array(terms), axis=0))
+        return self.latents(new).log_density(y_new)
 
     # -- more data
 

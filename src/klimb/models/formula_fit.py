@@ -259,11 +259,14 @@ class FormulaFit(Fit):
         """
         if is_elsewhere(new):
             return by_blocks(new, self.encoder, lambda frame: self.predict(frame, kind=kind, interval=interval, re=re))
-        tail = self._tail(interval)
-        frame = self._new_frame(new)
-        prepared, rows = self._prepared(frame, re)
-        shown = partial(columns_by_rows, self.components, self.model, tail=tail, levels=self._levels,
-                        aux=self._aux(frame, rows), fitted=prepared is self.linear.rows, new_levels=re is not False)
+        tail, frame = self._tail(interval), self._new_frame(new)
+        prepared, rows, aux = self._with_trials(frame, re, wanted=kind in ("response", "all"))
+        if not len(rows):  # the columns are those of any other row
+            typical = {variable.name: [variable.typical] for variable in self.encoder.variables}
+            columns = self.predict(typical, kind=kind, interval=interval, re=False)
+            return make_frame({name: np.full(frame.n, np.nan) for name in columns}, frame)
+        shown = partial(columns_by_rows, self.components, self.model, tail=tail, levels=self._levels, aux=aux,
+                        fitted=prepared is self.linear.rows, new_levels=re is not False)
         columns, prefix = shown(prepared, kind), "f_" if kind == "all" else ""
         printed = rows_as_printed(self.model.theta, prepared, self._level_shift)
         if printed is not prepared and kind in ("latent", "all"):
@@ -273,7 +276,7 @@ class FormulaFit(Fit):
             full[name][rows] = values
         return make_frame(full, frame)
 
-    def _prepared(self, new: Any, re: bool | Literal["new"] = True) -> tuple[LinearRows, Any]:
+    def _prepared(self, new: Frame, re: bool | Literal["new"] = True, least: int = 1) -> tuple[LinearRows, Any]:
         """The complete rows of a frame as rows of the model, and which rows those are."""
         if re not in (True, False, "new"):
             raise InputError('re must be True, False or "new"', repr(re), "Leave it out for the rows' own levels.")
@@ -282,9 +285,21 @@ class FormulaFit(Fit):
         if re is True and of_fit and rows is not None:
             return rows, np.arange(rows.n)
         encoded = self.encoder.encode(new, missing="drop", levels=re is True)
-        require(len(encoded.rows), "at least one row without a missing value", f"{new.n} rows, none of them complete",
-                "Fill in the columns of the formula; other rows with gaps are predicted as NaN.")
+        require(len(encoded.rows) >= least, "at least one row without a missing value",
+                f"{new.n} rows, none of them complete", "Fill in the columns of the formula.")
         return self.linear.arranged(encoded.blocks), encoded.rows
+
+    def _with_trials(self, frame: Frame, re: bool | Literal["new"] = True, wanted: bool = True,
+                     least: int = 0) -> tuple[LinearRows, Any, dict[str, Array] | None]:
+        """The same with the trials of each row, where the likelihood has them and the frame too; else they are one."""
+        prepared, rows = self._prepared(frame, re, least)
+        response = self.encoder.response
+        named = response.trials if wanted and response is not None else ()
+        if not named or any(name not in frame.columns for name in named):
+            return prepared, rows, None
+        trials = np.sum([frame.read(name).number[rows] for name in named], axis=0)
+        known = np.flatnonzero(~np.isnan(trials))
+        return prepared if len(known) == len(rows) else prepared.some(known), rows[known], {"trials": trials[known]}
 
     @threads_for(0)
     def latents(self, new: Any = None, *, re: bool | Literal["new"] = True) -> Latents:
@@ -301,9 +316,16 @@ class FormulaFit(Fit):
     @threads_for(0)
     def simulate(self, n: int = 1000, new: Any = None, *, seed: int = 0) -> Array:
         """``n`` draws of y at the rows of a frame (complete ones); the same for the same seed."""
-        frame, rng = self._new_frame(new), np.random.default_rng(seed)
-        prepared, rows = self._prepared(frame)
-        return self.components.simulate(self.model, prepared, n, rng, self._aux(frame, rows))
+        prepared, _, aux = self._with_trials(self._new_frame(new), least=1)
+        return self.components.simulate(self.model, prepared, n, np.random.default_rng(seed), aux)
+
+    @threads_for(0)
+    def log_density(self, y_new: Any = None, new: Any = None) -> Array:
+        """Log predictive density of a frame's response, or of ``y_new`` in its place; NaN in rows with a missing value.
+        """
+        from klimb.models.joint import response_log_density
+
+        return response_log_density(self, self._new_frame(new), y_new)
 
     @threads_for(0)
     def draws(self, n: int = 1000, *, seed: int = 0) -> dict[str, Array]:
@@ -373,8 +395,8 @@ class FormulaFit(Fit):
 
         curve = calibration_curve(self)
         if curve is None:
-            raise InputError("a calibration curve needs a few dozen rows, none of them censored", f"{self.n}",
-                             "Look at fit.loo() instead.")
+            raise InputError("a calibration curve needs a few dozen rows with one mean each, none of them censored",
+                             f"{self.n} rows, {self.family}", "Look at fit.loo() instead.")
         return plot_calibration(curve, ax)
 
     def to_arviz(self, draws: int = 1000, chains: int = 4, seed: int = 0) -> Any:
@@ -428,11 +450,3 @@ class FormulaFit(Fit):
             raise InputError("the rows of this fit are not in memory", "no data to predict for",
                              "Pass a frame; fit.cells has the rows that differ, where there are cells.")
         return self.frame.whole or self.frame
-
-    def _aux(self, frame: Frame, rows: Any) -> dict[str, Array] | None:
-        """Trials at the rows, where the likelihood has them and the frame too."""
-        response = self.encoder.response
-        if response is None or response.kind != "trials" or any(c not in frame.columns for c in response.columns):
-            return None
-        first, second = (frame.column(name)[rows].astype(np.float64) for name in response.columns)
-        return {"trials": np.asarray(first + second if response.failures else second)}

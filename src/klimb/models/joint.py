@@ -1,9 +1,9 @@
-"""The coefficients of a formula fit together: their covariance, their draws, and the log odds between classes."""
+"""The weights of a formula fit together: covariance, draws, log odds between classes, densities of a response."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from klimb.errors import InputError
 from klimb.models.tabulate import block_covariance, level_name, mixture_rows
 from klimb.numerics.arrays import Array
 from klimb.report.records import CoefficientRow
+from klimb.rows.frames import Frame
 
 if TYPE_CHECKING:
     from klimb.models.formula_fit import FormulaFit
@@ -102,6 +103,21 @@ def named_draws(fit: FormulaFit, theta: Array, w: Array) -> dict[str, Array]:
         place = fit.linear.places[fit.linear.terms.index(term)]
         for number, prefix in enumerate(fit._field_prefixes):
             at = slice(number * size + place.start, number * size + place.stop)
-            own = w[:, at].reshape(len(w), -1, len(term.columns)) @ term.uncentred.T
+            own = w[:, at].reshape(len(w), term.n_levels, len(term.columns)) @ term.uncentred.T
             out |= {prefix + level_name(term, column): own[:, :, j] for j, column in enumerate(term.columns)}
+    return out
+
+
+def response_log_density(fit: FormulaFit, frame: Frame, y: Any = None) -> Array:
+    """Log predictive density of a frame's response, or of ``y`` in its place; NaN in rows with a missing value."""
+    response, likelihood = fit.encoder.response, fit.model.likelihood
+    if response is not None and y is not None:
+        frame = frame.with_columns({response.columns[0]: y})
+    encoded = fit.encoder.encode(frame, response=True, missing="drop")
+    assert encoded.left is not None
+    if likelihood.response in ("ordered", "classes"):
+        likelihood = replace(likelihood, levels=fit._levels)
+    out, data = np.full(frame.n, np.nan), likelihood.read(encoded.left)
+    f = fit.components.at(fit.model, fit.linear.arranged(encoded.blocks))
+    out[encoded.rows] = f.log_density(data.y, data.aux)
     return out

@@ -316,8 +316,10 @@ def check_fields(kernels: int, fields: int, least: int = 1) -> None:
 def single(model: Any, advice: str) -> KernelModel:
     """``model`` if it is a Gaussian process with one latent value per datum, else an `InputError`."""
     if not isinstance(model, KernelModel) or model.fields != 1:
-        words = f"{model.fields} per datum" if isinstance(model, KernelModel) else type(model).__name__
-        raise InputError("this needs a Gaussian process with one latent value per datum", words, advice)
+        process = isinstance(model, KernelModel)
+        raise InputError("this needs a Gaussian process with one latent value per datum",
+                         f"{model.fields} per datum" if process else f"a {type(model).__name__}",
+                         advice if process else "Fit this model again to all data.")
     return model
 
 

@@ -298,8 +298,8 @@ def _conflicts(fit: FormulaFit, given: set[str]) -> Iterator[tuple[str, str]]:
         gap, wide = m - means, fixed.sd**2
         left = np.where(variance < (1.0 - 1e-9) * wide, wide - variance, np.inf)  # inf: the data say nothing at all
         shares, scores = some.weights @ (variance / wide), np.abs(some.weights @ (gap / np.sqrt(left)))
-        freely, moved = some.weights @ (m + variance * gap / left), some.weights @ (np.sqrt(variance) * gap / left)
-        loosely = np.sqrt(some.weights @ (variance * wide / left))
+        freely, moved = some.weights @ (m + variance / left * gap), some.weights @ (np.sqrt(variance) / left * gap)
+        loosely = np.sqrt(some.weights @ (wide / left * variance))
         for j, name in enumerate(fixed.names):
             words, prior, share = name if len(fields) == 1 else f"{field}: {name}", fit.priors.get(name, ""), shares[j]
             if share > RESTS and scores[j] <= TAIL:

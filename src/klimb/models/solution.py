@@ -14,6 +14,7 @@ from klimb.models.components import Components
 from klimb.models.model import HyperMode, Listen, Model, Progress
 from klimb.models.search import USUAL_TOL, Evaluator, Peak, Stopped, find_peak
 from klimb.models.settle import SEARCH_TOL, Settled, settled
+from klimb.numerics.arrays import as_float
 from klimb.numerics.dense import threads_for
 
 MODES = ("auto", "optimise", "integrate", "fixed")
@@ -50,6 +51,7 @@ def solve(model: Model, data: Observed, *, hyper: HyperMode = "auto", start: Pos
     """
     require(hyper in MODES, 'hyper must be "auto", "optimise", "integrate" or "fixed"', repr(hyper),
             "Leave it out for the default.")
+    require(as_float(tol, "tol", ndim=0) > 0, "tol must be positive", tol, "The default is 1e-6.")
     if hyper == "fixed" or not model.theta.size:
         return Solution.held(model, model.infer(data, start=start, tol=tol, max_iter=max_iter,
                                                 callback=_each_iteration(listen)))

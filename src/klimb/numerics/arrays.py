@@ -24,8 +24,10 @@ def as_float(value: Any, name: str, *, ndim: int | None = None) -> Array:
     try:
         array = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{name} must be an array of numbers", f"{type(value).__name__} ({error})",
-                         "Convert it to a float array first.") from error
+        one = ndim == 0
+        raise InputError(f"{name} must be {'a number' if one else 'an array of numbers'}",
+                         f"{type(value).__name__} ({error})",
+                         "Pass a number." if one else "Convert it to a float array first.") from error
     if ndim is not None and array.ndim != ndim:
         raise InputError(f"{name} must have {ndim} dimension{'s' if ndim != 1 else ''}", f"shape {array.shape}",
                          "Reshape it, or check which argument went where.")

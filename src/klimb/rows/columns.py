@@ -309,9 +309,11 @@ def _factor_text(values: list[Any], missing: Mask | None) -> tuple[Codes, tuple[
 
 
 def _date_label(value: Any) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    return str(value.isoformat()) if hasattr(value, "isoformat") else str(value)
+    """One text for one time, whatever library wrote it; midnight is the day."""
+    if value is None:
+        return None
+    text = str(value).replace("T", " ")
+    return (text.rstrip("0").rstrip(".") if "." in text else text).removesuffix(" 00:00:00")
 
 
 @lru_cache(maxsize=4)

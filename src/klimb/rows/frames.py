@@ -51,12 +51,16 @@ class Frame:
         """How many rows of the caller's these rows are."""
         return len(rows) if self.copies is None else round(float(self.copies[rows].sum()))
 
-    def with_text(self, names: Sequence[str], text: str) -> Self:
-        """The same with columns that hold one text in every row, whether they were there or not."""
-        def read(name: str) -> Column:
-            return read_objects(name, np.full(self.n, text, dtype=object)) if name in names else self.read(name)
+    def with_columns(self, given: Mapping[str, Any]) -> Self:
+        """The same with other columns, whether those were there or not."""
+        for name, values in given.items():
+            require(np.shape(values) == (self.n,), f"{name} must have one value for each of {self.n} rows",
+                    f"shape {np.shape(values)}", "Pass one per row.")
 
-        return replace(self, columns=tuple(dict.fromkeys((*self.columns, *names))), _read=read, _cache={})
+        def read(name: str) -> Column:
+            return _read_values(name, given[name]) if name in given else self.read(name)
+
+        return replace(self, columns=tuple(dict.fromkeys((*self.columns, *given))), _read=read, _cache={})
 
     def taken(self, rows: Index, names: Sequence[str]) -> "Frame":
         """Some rows of some columns; a row may be taken twice."""
@@ -151,7 +155,7 @@ def _read_structured(data: npt.NDArray[Any]) -> Frame:
 
 
 def _read_narwhals(data: Any) -> Frame:
-    _unique(data)
+    unique_names(data)
     try:
         frame = nw.from_native(data, allow_series=False)
     except TypeError as error:
@@ -166,7 +170,7 @@ def _read_narwhals(data: Any) -> Frame:
                  lambda name: _read_series(name, frame.get_column(name)))
 
 
-def _unique(data: Any) -> None:
+def unique_names(data: Any) -> None:
     """pandas and arrow allow the same name twice; narwhals would fail later, and not say why."""
     names = getattr(data, "columns", ()) if hasattr(data, "iloc") else getattr(data, "column_names", ())
     every = list(names) if isinstance(names, (list, tuple)) or hasattr(data, "iloc") else []

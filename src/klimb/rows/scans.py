@@ -22,7 +22,7 @@ from klimb.numerics.lazy import pyarrow as pa
 from klimb.rows.blocks import ArrayTable, FileTable, HeldTable, RowTable, readable, spooled, write_batches
 from klimb.rows.cells import CellKeys, Tally, grouped, tally_of
 from klimb.rows.engines import DaskEngine, RayEngine, SparkEngine
-from klimb.rows.frames import Frame, read_frame
+from klimb.rows.frames import Frame, read_frame, unique_names
 from klimb.rows.maps import CONTENTS, read_cache, write_cache
 from klimb.rows.reduction import BlockEngine
 
@@ -246,6 +246,7 @@ def as_table(data: Any) -> Frame | Scan:
         return _of_ray(data)
     if isinstance(data, Iterator) or hasattr(data, "read_next_batch"):
         return _of_iterator(iter(data))
+    unique_names(data)
     lazy = nw.from_native(data, pass_through=True)
     return LazyRows(lazy) if isinstance(lazy, nw.LazyFrame) else read_frame(data)
 

@@ -4,14 +4,14 @@
 points, ...) and makes the same columns of new frames.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from klimb._stored import stored
-from klimb.errors import InputError, listed, require
+from klimb.errors import InputError, listed, nearest
 from klimb.formula import Formula, parse
 from klimb.formula.errors import FormulaError
 from klimb.formula.factors import Factor, LeftSide, LevelFactor, full_rank, learn_factor, learn_response
@@ -72,19 +72,25 @@ class Encoder:
         """
         frame = read_frame(frame)
         if not levels:
-            frame = frame.with_text(tuple(self.grouping_columns), NOBODY)
+            frame = frame.with_columns(dict.fromkeys(self.grouping_columns, np.full(frame.n, NOBODY, dtype=object)))
         names = self.predictors
         if response and self.response is not None:
             names = (*self.response.columns, *names)
-        absent = [name for name in names if name not in frame.columns]
-        require(not absent, f"the data must have the columns of {self.formula!r}",
-                f"no column {listed(map(repr, absent), 5)}", f"The columns are: {listed(frame.columns)}.")
+        self.need(names, frame.columns)
         source, dropped = complete_rows(frame, list(names), self.missing if missing is None else missing)
         found = self.blocks(source, dropped, response)
         if levels:
             return found
         return replace(found, blocks=tuple(block.unseen() if isinstance(block, Coded) else block
                                            for block in found.blocks))
+
+    def need(self, names: Iterable[str], columns: Sequence[str]) -> None:
+        """An error where some of the names are no columns."""
+        absent = [name for name in names if name not in columns]
+        if absent:
+            raise InputError(f"the data must have the columns of {self.formula!r}",
+                             f"no column {listed(map(repr, absent), 5)}",
+                             f"{nearest(absent[0], columns)}The columns are: {listed(columns)}.")
 
     def blocks(self, source: Source, dropped: int, response: bool) -> Encoded:
         """The columns of a source whose rows are complete."""
