@@ -15,7 +15,7 @@ from klimb.latents.arrow import third_moments
 from klimb.latents.output_posteriors import independent_variances
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.numerics.arrays import Array, Index
-from klimb.numerics.dense import psd_square_root
+from klimb.numerics.dense import psd_square_root, threads_for
 from klimb.numerics.lowdiscrepancy import normal_draws
 from klimb.numerics.mixtures import mixture_moments, mixture_quantile
 from klimb.numerics.proposals import split_normal
@@ -145,6 +145,7 @@ class Components:
         """The model at every point."""
         return tuple(model.moved(theta) for theta in self.theta)
 
+    @threads_for(0)
     def at(self, model: Any, prepared: Any, **options: Any) -> Latents:
         """f at prepared rows under every point; ``options`` are those of the model's functionals."""
         parted = self.parted
@@ -179,10 +180,12 @@ class Components:
         average = np.average(skewness[known], axis=0, weights=f.weights[known])
         return f, np.where(np.isnan(skewness), average, skewness)
 
+    @threads_for(0)
     def sample(self, model: Any, prepared: Any, n: int, rng: np.random.Generator) -> Array:
         """``n`` joint draws of f at prepared rows, one a row."""
         return self._mixed(model, prepared, n, rng, lambda here, f: f)
 
+    @threads_for(0)
     def simulate(self, model: Any, prepared: Any, n: int, rng: np.random.Generator, aux: Any = None) -> Array:
         """``n`` draws of y at prepared rows, each with the likelihood of its own theta; classes are numbered."""
         def drawn(here: Any, f: Array) -> Array:

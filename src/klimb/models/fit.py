@@ -265,17 +265,14 @@ class Fit:
         inverse = self.data.merged.inverse  # the caller's rows again
         return {name: np.where(inverse < 0, np.nan, values[inverse]) for name, values in columns.items()}
 
-    @threads_for(0)
     def latents(self, new: Any = None) -> Latents:
         """f at new rows: one row of means and variances per point of theta."""
         return self.components.at(self.model, self._prepared_inputs(new))
 
-    @threads_for(0)
     def sample(self, n: int = 1000, new: Any = None, *, seed: int = 0) -> Array:
         """``n`` joint draws of f at new rows, one draw a row; the same for the same seed."""
         return self.components.sample(self.model, self._prepared_inputs(new), n, np.random.default_rng(seed))
 
-    @threads_for(0)
     def simulate(self, n: int = 1000, new: Any = None, *, seed: int = 0) -> Array:
         """``n`` draws of y at new rows from the posterior predictive distribution; the same for the same seed."""
         rng = np.random.default_rng(seed)

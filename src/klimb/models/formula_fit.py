@@ -24,7 +24,6 @@ from klimb.models.linear_parts import LinearRows, named_term
 from klimb.models.prediction import PredictionKind, by_blocks, columns_by_rows, is_elsewhere
 from klimb.models.tabulate import cut_rows, level_functionals, level_moments, linear_rows, mixture_rows, rows_as_printed
 from klimb.numerics.arrays import Array
-from klimb.numerics.dense import threads_for
 from klimb.report.records import CoefficientRow, EffectCurve, FitReport
 from klimb.rows.frames import Frame, counted_frame, make_frame, read_frame
 from klimb.terms.encoder import Encoder
@@ -73,7 +72,6 @@ class FormulaFit(Fit):
 
     # -- numbers
 
-    @threads_for(0)
     def coefficient_rows(self, interval: float | None = None) -> list[CoefficientRow]:
         """The coefficients as records: what terms report, and the cut points of an ordinal response."""
         tail = self._tail(interval)
@@ -146,7 +144,6 @@ class FormulaFit(Fit):
         return self._row_frame(self.coefficient_rows())
 
     @property
-    @threads_for(0)
     def covariance(self) -> Any:
         """The joint posterior covariance of the coefficients, hyperparameters integrated out where they were.
 
@@ -185,7 +182,6 @@ class FormulaFit(Fit):
 
         return self._row_frame(log_odds_rows(self, against, self._tail(interval)))
 
-    @threads_for(0)
     def random_effects(self, group: str | None = None, interval: float | None = None) -> Any:
         """Deviations of the levels of one grouping factor: level, column, mean, sd, lower, upper."""
         term = self.group_term(group)
@@ -231,7 +227,6 @@ class FormulaFit(Fit):
 
     # -- predictions
 
-    @threads_for(0)
     def predict(self, new: Any = None, *, kind: PredictionKind = "mean", interval: float | None = None,
                 re: bool | Literal["new"] = True) -> Any:
         """Predictions for the rows of a frame, as a frame of the same type with as many rows.
@@ -301,25 +296,21 @@ class FormulaFit(Fit):
         known = np.flatnonzero(~np.isnan(trials))
         return prepared if len(known) == len(rows) else prepared.some(known), rows[known], {"trials": trials[known]}
 
-    @threads_for(0)
     def latents(self, new: Any = None, *, re: bool | Literal["new"] = True) -> Latents:
         """f at the complete rows of a frame, one row per point of theta."""
         prepared, _ = self._prepared(self._new_frame(new), re)
         return self.components.at(self.model, prepared, new_levels=re is not False)
 
-    @threads_for(0)
     def sample(self, n: int = 1000, new: Any = None, *, seed: int = 0) -> Array:
         """``n`` draws of f at the rows of a frame (complete ones), one draw a row; the same for the same seed."""
         printed = rows_as_printed(self.model.theta, self._prepared(self._new_frame(new))[0], self._level_shift)
         return self.components.sample(self.model, printed, n, np.random.default_rng(seed))
 
-    @threads_for(0)
     def simulate(self, n: int = 1000, new: Any = None, *, seed: int = 0) -> Array:
         """``n`` draws of y at the rows of a frame (complete ones); the same for the same seed."""
         prepared, _, aux = self._with_trials(self._new_frame(new), least=1)
         return self.components.simulate(self.model, prepared, n, np.random.default_rng(seed), aux)
 
-    @threads_for(0)
     def log_density(self, y_new: Any = None, new: Any = None) -> Array:
         """Log predictive density of a frame's response, or of ``y_new`` in its place; NaN in rows with a missing value.
         """
@@ -327,7 +318,6 @@ class FormulaFit(Fit):
 
         return response_log_density(self, self._new_frame(new), y_new)
 
-    @threads_for(0)
     def draws(self, n: int = 1000, *, seed: int = 0) -> dict[str, Array]:
         """``n`` joint draws of coefficients, hyperparameters and levels, by name; the same for the same seed."""
         from klimb.models.joint import named_draws
@@ -336,7 +326,6 @@ class FormulaFit(Fit):
 
     # -- pictures and files
 
-    @threads_for(0)
     def effects(self, columns: Sequence[str] | str | None = None, interval: float | None = None) -> list[EffectCurve]:
         """The mean of y along each column, the others held at typical values: the numbers behind ``plot_effects``."""
         from klimb.models.effects import effect_curves
@@ -364,7 +353,6 @@ class FormulaFit(Fit):
 
         return plot_effects(self.effects(columns), axes)
 
-    @threads_for(0)
     def field(self, term: str | None = None, interval: float | None = None) -> Any:
         """What a structured term adds to the linear predictor at each of its nodes: node, mean, sd, lower, upper."""
         from klimb.models.field_table import field_rows, field_term

@@ -10,6 +10,7 @@ import numpy as np
 from klimb.errors import InputError
 from klimb.models.tabulate import block_covariance, level_name, mixture_rows
 from klimb.numerics.arrays import Array
+from klimb.numerics.dense import threads_for
 from klimb.report.records import CoefficientRow
 from klimb.rows.frames import Frame
 
@@ -87,6 +88,7 @@ def log_odds_rows(fit: FormulaFit, against: str, tail: float) -> list[Coefficien
     return mixture_rows(own_names, fit.components.weights, means, sds, tail, "fixed")
 
 
+@threads_for(0)
 def named_draws(fit: FormulaFit, theta: Array, w: Array) -> dict[str, Array]:
     """Draws of theta and of the weights, one a row, as coefficients, hyperparameters and levels by name."""
     out: dict[str, Array] = {}

@@ -11,7 +11,7 @@ from klimb.errors import InputError, require
 from klimb.likelihoods import LINKS
 from klimb.models.components import Components, Latents
 from klimb.numerics.arrays import Array
-from klimb.numerics.dense import row_blocks
+from klimb.numerics.dense import row_blocks, threads_for
 from klimb.numerics.lowdiscrepancy import normal_draws
 from klimb.numerics.mixtures import mixture_moments
 from klimb.numerics.special import hermite
@@ -51,6 +51,7 @@ def columns_of(f: Latents, kind: PredictionKind, tail: float, levels: tuple[str,
     return columns
 
 
+@threads_for(0)
 def columns_by_rows(components: Components, model: Any, prepared: Any, kind: PredictionKind, tail: float,
                     levels: tuple[str, ...], aux: Any, *, fitted: bool, **options: Any) -> dict[str, Array]:
     """The columns of prepared rows, some rows at a time; ``options`` are those of the model's functionals.
