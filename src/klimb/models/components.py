@@ -19,6 +19,7 @@ from klimb.numerics.dense import psd_square_root, threads_for
 from klimb.numerics.lowdiscrepancy import normal_draws
 from klimb.numerics.mixtures import mixture_moments, mixture_quantile
 from klimb.numerics.proposals import split_normal
+from klimb.numerics.surrogate import squared_distances
 from klimb.sites.prediction import draw_response
 from klimb.trust.marginals import skewed_pieces
 
@@ -29,6 +30,7 @@ DRAWS = 4096  # that quantiles of theta are taken from
 LIKELY = 0.1  # weight of a point of theta, over that of the heaviest, at which other modes are looked for
 LEAST_WEIGHT = 1e-4  # of a point that is kept, over that of the heaviest
 NO_THIRD = np.zeros((0, 0, 0, 0))
+TIGHT, SCALED = 0.1, 100  # squared sds over which points of theta share a posterior of the weights; sweeps of scaling
 ROUND = 0.15  # skewness up to which f is Gaussian at fixed theta
 
 
@@ -214,16 +216,36 @@ class Components:
     def draw(self, n: int, rng: np.random.Generator) -> tuple[Array, Array]:
         """``n`` joint draws of (theta, weights), in random order.
 
-        Where theta was chosen it is drawn by its curvature, and the weights know nothing of that.
+        Where theta is known at many points, a draw is of those around that of its weights. Where it was chosen it is
+        drawn by its curvature, and the weights know nothing of that.
         """
         counts = self._counts(n, rng)
         w = np.concatenate([part.sample(int(count), rng) for part, count in zip(self.parts, counts, strict=True)])
         theta = np.repeat(self.theta, counts, axis=0)
+        if self.integrated and len(self.points):
+            chances, first = self._chances_of_points(), np.concatenate([[0], np.cumsum(counts)])
+            for k in np.flatnonzero(counts):
+                theta[first[k] : first[k + 1]] = self.points[rng.choice(len(chances), int(counts[k]), p=chances[:, k])]
         if not self.integrated and self.covariance.size:
             root = psd_square_root(self.covariance, "the covariance of theta")
             theta = theta + rng.standard_normal((n, root.shape[1])) @ root.T
         order = rng.permutation(n)
         return theta[order], w[order]
+
+
+    def _chances_of_points(self) -> Array:
+        """(P, S): how likely each of the many points of theta is beside each of the few that have weights.
+
+        Near ones go together, and all points and all weights keep their shares: Sinkhorn's scaling of exp(-squared
+        distance / `TIGHT`).
+        """
+        sd, chance = np.maximum(self.points.std(axis=0), 1e-300), self.point_weights / self.point_weights.sum()
+        away = squared_distances(self.points / sd, self.theta / sd)
+        near, column = np.exp((away.min(axis=1, keepdims=True) - away) / TIGHT) + 1e-100, np.ones(len(self.weights))
+        for _ in range(SCALED):
+            row = chance / (near @ column)
+            column = self.weights / (row @ near)
+        return np.asarray(row[:, None] * near * column / self.weights)
 
 
 @dataclass(frozen=True, eq=False)

@@ -54,7 +54,7 @@ class Surrogate:
         # The covariance of f(z) with a slope at x is that with f(x) times (z - x) / length^2.
         pull[: len(slopes)] -= np.einsum("ij,ij->i", slopes, self.points[: len(slopes)])
         for rows in row_blocks(len(z), n):
-            squares = _squares(z[rows], self.points)
+            squares = squared_distances(z[rows], self.points)
             nearest = np.argmin(squares, axis=1)
             away[rows] = np.sqrt(squares[np.arange(len(squares)), nearest])
             squares *= -0.5 / self.length**2
@@ -104,7 +104,7 @@ def fit_surrogate(points: Array, values: Array, weights: Array, *, slopes: Array
         known = np.concatenate([values, slopes[:steep].T.ravel()])
     if len(known) < 1.6 * X.shape[1] and ridge == 0.0:
         return None
-    squares = _squares(points, points)
+    squares = squared_distances(points, points)
     squares.flat[:: n + 1] = np.inf
     most = np.where(squares.min(axis=1) > ALONE**2 * d, MOST_ALONE, np.inf)
     found: dict[int, Surrogate] = {}
@@ -197,14 +197,16 @@ def _quadratic_slopes(z: Array) -> list[Array]:
 
 def nearest_of(z: Array, points: Array) -> Index:
     """Which of the points is nearest to each ``z``."""
-    return np.concatenate([np.argmin(_squares(z[rows], points), axis=1) for rows in row_blocks(len(z), len(points))])
+    return np.concatenate([np.argmin(squared_distances(z[rows], points), axis=1)
+                           for rows in row_blocks(len(z), len(points))])
 
 
 def _rbf(a: Array, b: Array, length: float) -> Array:
-    return np.asarray(np.exp(-0.5 * _squares(a, b) / length**2))
+    return np.asarray(np.exp(-0.5 * squared_distances(a, b) / length**2))
 
 
-def _squares(a: Array, b: Array) -> Array:
+def squared_distances(a: Array, b: Array) -> Array:
+    """Between the rows of two matrices."""
     found = a @ (-2.0 * b.T)
     found += (a**2).sum(axis=1)[:, None]
     found += (b**2).sum(axis=1)
