@@ -110,7 +110,7 @@ def test_quantile_residuals_of_counts_are_normal() -> None:
 
 
 def test_a_trend_has_as_many_columns_as_the_data_tell_apart() -> None:
-    few, many, none = (trend([values])[:, 0] for values in (
+    few, many, none = (trend([values])[0].T for values in (
         np.array([0.0, 1.0, 1.0, 0.0, np.nan]), np.arange(30.0), np.full(4, 2.0)))
     assert few.any(axis=0).tolist() == [True, False, False, False]
     assert not few[4].any()
