@@ -184,8 +184,9 @@ class Cavities:
         return mean, variance, below, at
 
 
-def cavities(site: Site, y: Array, m: Array, v: Array, slack: Array, a: Array, gamma: Array) -> Cavities:
-    """The cavities of clean data from their marginals and their own sites (a, gamma)."""
+def cavities(site: Site, y: Array, m: Array, v: Array, slack: Array, a: Array, gamma: Array,
+             once: bool = False) -> Cavities:
+    """The cavities of clean data, which count ``once``, from their marginals and their own sites (a, gamma)."""
     with np.errstate(divide="ignore", invalid="ignore"):
         cavity = 1.0 / (1.0 / (v - slack) - gamma)
     proper = np.isfinite(cavity) & (cavity >= 0)
@@ -194,7 +195,9 @@ def cavities(site: Site, y: Array, m: Array, v: Array, slack: Array, a: Array, g
     density = np.full(len(y), np.nan)
     rows: Any = slice(None) if proper.all() else np.flatnonzero(proper.reshape(site.n_outputs, -1).all(axis=0))
     places = rows if proper.all() else _places(rows, site, len(y))
-    density[rows] = log_predictive(site.rows(rows), y[rows], m_out[places], v_out[places], m[places], v[places])
+    leverage = (gamma * v)[places] if once and not np.any(slack) else None
+    density[rows] = log_predictive(site.rows(rows), y[rows], m_out[places], v_out[places], m[places], v[places],
+                                   leverage)
     return Cavities(m_out, v_out, density, site, y)
 
 
@@ -255,7 +258,7 @@ def leave_one_out(model: Any, components: Components, data: Observed, q: Posteri
     alone = len(components.parts) == 1 and data.weights is None and not components.parts[0].couples
     if q is not None and alone and q.spread and len(q.m) == data.n and not q.latent.by_products:
         site, m = model.new_site(data.aux), q.m if data.offset is None else q.m + data.offset
-        every = [cavities(site, site.validate(data.y), m, q.v, q.latent.slack, q.a, q.gamma)]
+        every = [cavities(site, site.validate(data.y), m, q.v, q.latent.slack, q.a, q.gamma, once=True)]
     else:
         every = _every_cavity(model, components.theta[keep], [components.parts[k] for k in keep], data)
     few = plain is components and data.n <= FEW_ROWS * plain.parts[0].size  # rows of a level, of which there are fewer
@@ -283,7 +286,7 @@ def _every_cavity(model: Any, points: Array, parts: list[Any], data: Observed) -
         else:
             known.append(None)
             waiting.append((site, m, v, here.slack[: m.size]))
-    others = iter(_of_points(waiting, y) if waiting else ())
+    others = iter(_of_points(waiting, y, data.weights is None) if waiting else ())
     return [next(others) if one is None else one for one in known]
 
 
@@ -300,15 +303,15 @@ def _joined(sites: list[Site], n: int) -> Site | None:
                                                   for own in sites]) for name in site.per_datum})
 
 
-def _of_points(points: list[tuple[Site, Array, Array, Array]], y: Array) -> list[Cavities]:
+def _of_points(points: list[tuple[Site, Array, Array, Array]], y: Array, once: bool) -> list[Cavities]:
     """The cavities at several points of theta, from sites, means, variances and slacks at each."""
     count, many = len(points), _joined([point[0] for point in points], len(y))
     if many is None:  # a call for each
-        return [found for point in points for found in _of_points([point], y)]
+        return [found for point in points for found in _of_points([point], y, once)]
     m, v, slack = (np.concatenate(each) for each in list(zip(*points, strict=True))[1:])
     own = np.tile(y, count)
     e = many.oracle(own, m, v)  # of one copy of each datum: that is what is left out
-    found = cavities(many, own, m, v, slack, -e.alpha, e.gamma)
+    found = cavities(many, own, m, v, slack, -e.alpha, e.gamma, once)
     each = [values.reshape(count, -1) for values in (found.m, found.v, found.log_density)]
     return [Cavities(each[0][k], each[1][k], each[2][k], point[0], y) for k, point in enumerate(points)]
 

@@ -47,6 +47,7 @@ class Logistic(BinarySite):
     exact: bool = field(default=True, repr=False, metadata={SKIPPED: False})  # or to 1e-8, on the way to an optimum
 
     super_gaussian = True
+    steady = True
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         return self._signed(y, m, *(folded_moments if self.exact else rough_moments)(m, v))
@@ -206,6 +207,7 @@ class Binomial(Site):
     trials: Array | float
 
     log_concave = True
+    steady = True
     super_gaussian = True
     support = "{0, 1, ..., trials}"
     response = "counts"
@@ -274,6 +276,7 @@ class Poisson(Site):
     exposure: Array | float = 1.0
 
     log_concave = True
+    steady = True
     gamma_trend = "rising"
     response = "counts"
     positive = (("exposure", "Drop the rows that were not exposed."),)
@@ -286,6 +289,13 @@ class Poisson(Site):
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         return rate_expectation(y, m + np.log(self.exposure), v)
+
+    def value(self, y: Array, f: Array) -> Array:
+        positive = y > 0.0
+        weight = np.where(positive, y, 1.0)
+        with np.errstate(over="ignore", under="ignore"):
+            u = f + np.log(self.exposure / weight)
+            return np.asarray(weight * (np.where(positive, 1.0 + u, 0.0) - np.exp(u)))
 
     def start(self, y: Array) -> tuple[Array, Array]:
         gamma = y + 0.5
@@ -323,6 +333,7 @@ class NegativeBinomial(Site):
     size: Array | float
 
     log_concave = True
+    steady = True
     super_gaussian = True
     response = "counts"
     positive = (("size", "Use Poisson for counts that are not overdispersed."),)
