@@ -12,9 +12,10 @@ from klimb.sites.prediction import predictive_cdf
 from klimb.trust.collapsed import quadrature
 
 Rule: TypeAlias = tuple[Array, Array]  # nodes and log weights
-NODES, STEPS, REACH = (1, 3, 5, 9), (0.4, 0.2), 6.4  # of averages over f, in its sds
-CLOSE = (1e-4, 1e-4, 1e-3, 1e-2)  # nats, or share of a tail, from the rule before: halved steps square an error
-FLAT = 0.5  # the same between the nodes of the first rule, below which this is right to 1e-4
+NODES, STEPS, REACH = (1, 2, 3, 5, 9), (0.4, 0.2), 6.4  # of averages over f, in its sds
+# Nats, or share of a tail, from the rule before: halved steps square an error. Two nodes may agree with five by chance.
+CLOSE = (0.0, 1e-4, 1e-3, 1e-2)
+FLAT, NEARLY = 0.3, 0.6  # the same between the nodes of the first rule, below which it or the next is right to 1e-4
 SURE = 3e-4  # nats that sums over all data may be off by for fewer nodes
 
 
@@ -44,7 +45,7 @@ def log_predictive(site: Site, y: Array, m_out: Array, v_out: Array, m: Array, v
     if rule is not None:
         return average(logs(slice(None), rule[0]), rule[1])
     # Three nodes do not see what is left of a site once its slope and its curvature are taken from it, a cube.
-    return _by_nodes(logs, average, lambda one, other: np.abs(one - other), _rules()[2:], len(y),
+    return _by_nodes(logs, average, lambda one, other: np.abs(one - other), _rules()[3:], len(y),
                      lambda rows: site.rows(rows).log_predictive(y[rows], m_out[rows], v_out[rows]))
 
 
@@ -54,7 +55,7 @@ def _fewest(leverage: Array, v: Array) -> Rule | None:
     Freed of its slope and its curvature under q, log p is c_3 h_3 + c_4 h_4 + ... in Hermite's polynomials, with k! c_k
     at most gamma v^(k/2). One node misses c_4 h_4, three c_6 h_6 and half of the variance of c_3 h_3, five the like.
     """
-    least, (one, three, five) = leverage * v, _rules()[:3]
+    least, (one, _, three, five) = leverage * v, _rules()[:4]
     if 0.125 * float(least.sum()) <= SURE:
         return one
     if float(least @ (leverage / 12.0 + v / 120.0)) <= SURE:
@@ -71,14 +72,18 @@ def place_of(site: Site, y: Array, m: Array, v: Array) -> Array:
                           lambda rows: predictive_cdf(site.rows(rows), y[rows], m[rows], v[rows]))
 
 
-def average_chance(chance: Callable[[Any, Array], Array], m: Array, v: Array, exact: Callable[[Any], Array]) -> Array:
+def average_chance(chance: Callable[[Any, Array], Array], m: Array, v: Array, exact: Callable[[Any], Array],
+                   least: float = 0.0) -> Array:
     """Of one that rises or falls with f ~ N(m, v), given rows and f, to a share of the smaller of it and its opposite.
+
+    That is of ``least`` where both are smaller.
     """
     scale = np.sqrt(v)
     with np.errstate(all="ignore"):
         return _by_nodes(lambda rows, x: chance(rows, m[rows] + scale[rows] * x),
                          lambda chances, log_share: (np.exp(log_share) * chances).sum(axis=0),
-                         lambda one, other: np.abs(one - other) / np.minimum(one, 1.0 - one), _rules()[1:], len(m), exact)
+                         lambda one, other: np.abs(one - other) / np.maximum(np.minimum(one, 1.0 - one), least),
+                         [_rules()[1], *_rules()[3:]], len(m), exact)
 
 
 @lru_cache(maxsize=1)
@@ -99,13 +104,13 @@ def _by_nodes(values: Callable[[Any, Array], Array], average: Callable[[Array, A
     (x, log_share), *more = rules
     nodes = values(slice(None), x)
     found = average(nodes, log_share)
-    left = np.flatnonzero(~(apart(nodes.max(axis=0), nodes.min(axis=0)) < FLAT))
-    if not left.size:
-        return found
+    spread = apart(nodes.max(axis=0), nodes.min(axis=0))
+    left = np.flatnonzero(~(spread < FLAT))
     for (x, log_share), tolerance in zip(more, CLOSE[-len(more):], strict=True):
-        before, found[left] = found[left], average(values(left, x), log_share)
-        left = left[~(apart(found[left], before) < tolerance)]
         if not left.size:
             return found
-    found[left] = exact(left)
+        before, found[left] = found[left], average(values(left, x), log_share)
+        left = left[~((apart(found[left], before) < tolerance) | (spread[left] < NEARLY))]
+    if left.size:
+        found[left] = exact(left)
     return found

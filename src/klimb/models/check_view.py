@@ -36,6 +36,7 @@ FEWEST_ROWS = 20
 HARDEST = 50  # rows among which outliers are looked for where there are very many
 DEGREE = 4  # of the polynomials in the ranks of a column that stand for a nonlinear trend
 TELLING = 0.02  # share of what the model leaves unexplained below which no trend is large
+NOTHING = 0.01  # of a chance of zero
 APART = 1e-8  # added to eigenvalues that may be equal
 FREE = 0.01  # share of a column that the model must leave free for its score to count
 GRID = 41  # values of a parameter among which the best is taken
@@ -215,13 +216,15 @@ class CheckView:
         return np.asarray(np.abs(self.fitted - self.without[0]))
 
     def chance_of_zero(self) -> Array:
-        """P(Y = 0) of each row without that row."""
+        """P(Y = 0) of each row without that row, to 1e-4 of what is not next to nothing."""
         rest = np.flatnonzero(self.y > 0.0)
         f, v = (own[rest] for own in self.without)
-        site, zero = self.fit.model.new_site(self.fit.observed.take(self.rows[rest]).aux), np.zeros(len(rest))
+        aux = {name: values[self.rows[rest]] for name, values in self.fit.observed.aux.items()}
+        site, zero = self.fit.model.new_site(aux), np.zeros(len(rest))
         constant, chance = np.broadcast_to(site.constant(zero), zero.shape), self.loo.at.copy()
         chance[rest] = average_chance(lambda own, f: np.exp(site.rows(own).value(zero[own], f) + constant[own]), f, v,
-                                      lambda own: np.exp(site.rows(own).log_predictive(zero[own], f[own], v[own])))
+                                      lambda own: np.exp(site.rows(own).log_predictive(zero[own], f[own], v[own])),
+                                      NOTHING)
         return chance
 
     def score(self, columns: Array) -> ScoreTest:
@@ -386,24 +389,31 @@ def trend(columns: Sequence[Array]) -> Array:
     places, distinct = _ranks(values)
     u = 2.0 * places - 1.0
     square, degrees = u**2, np.arange(1, DEGREE + 1)
-    each = (u, 1.5 * square - 0.5, (2.5 * square - 1.5) * u, (4.375 * square - 3.75) * square + 0.375)
-    out = np.stack(each, axis=1)
-    out *= (np.sqrt(2.0 * degrees + 1.0) * (degrees < distinct[:, None]))[..., None]
-    np.copyto(out, 0.0, where=missing[:, None])
+    scale, out = np.sqrt(2.0 * degrees + 1.0) * (degrees < distinct[:, None]), np.empty((len(u), DEGREE, u.shape[1]))
+    for k, own in enumerate((u, 1.5 * square - 0.5, (2.5 * square - 1.5) * u, (4.375 * square - 3.75) * square + 0.375)):
+        np.multiply(own, scale[:, k, None], out=out[:, k])
+    if missing.any():
+        np.copyto(out, 0.0, where=missing[:, None])
     return out
 
 
 def _ranks(values: Array) -> tuple[Array, Array]:
-    """Places between 0 and 1 within rows, the same for equal values, and how many differ; those of NaN are beyond 1."""
-    order = np.argsort(values, axis=1)
-    ordered, count = np.take_along_axis(values, order, axis=1), np.isfinite(values).sum(axis=1, keepdims=True)
-    new, middle = ordered[:, 1:] != ordered[:, :-1], np.arange(0.5, values.shape[1]) + np.zeros((len(values), 1))
+    """Places between 0 and 1 within rows, the same for equal values, and how many differ; those of NaN are beyond 1.
+
+    Numbers are sorted as whole ones of the same order, whose last digits are their places: equal to 1e-11 is equal.
+    """
+    bits, digits = (values + 0.0).view(np.int64), values.shape[1].bit_length()
+    bits ^= (bits >> 63) & np.int64(2**63 - 1)
+    keys = np.sort((bits >> digits << digits) + np.arange(values.shape[1]), axis=1)
+    order, new = keys & (2**digits - 1), np.diff(keys >> digits) != 0
+    order += values.shape[1] * np.arange(len(values))[:, None]
+    middle, count = np.tile(np.arange(0.5, values.shape[1]), (len(values), 1)), np.isfinite(values).sum(axis=1)
     for k in np.flatnonzero(~new.all(axis=1)):
         ends = np.concatenate([[0], np.flatnonzero(new[k]) + 1, [values.shape[1]]])
         middle[k] = np.repeat(0.5 * (ends[1:] + ends[:-1]), np.diff(ends))
     places = np.empty(values.shape)
-    np.put_along_axis(places, order, middle / np.maximum(count, 1), axis=1)
-    return places, np.count_nonzero(np.isfinite(ordered[:, 1:]) & new, axis=1) + 1
+    places.reshape(-1)[order] = middle / np.maximum(count, 1)[:, None]
+    return places, (new & (np.arange(1, values.shape[1]) < count[:, None])).sum(axis=1) + 1
 
 
 def _some(columns: dict[str, Array]) -> dict[str, Array]:

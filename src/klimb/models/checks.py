@@ -311,15 +311,15 @@ def spreads(view: CheckView) -> Iterator[Suspect]:
     edges[:, 1:][edges[:, 1:] == edges[:, :-1]] = np.inf  # equal ones are one
     close = np.abs(values[0] - edges[0, :, None]) <= 2.0 * view.own_pull
     edges[0, close.mean(axis=1) >= 0.05] = np.inf  # no row may choose its bin by its own y
-    bins = (values[:, None] >= edges[..., None]).sum(axis=1) + BINS * np.arange(len(values))[:, None]
     size, counts = np.abs(view.residuals), view.counts  # type: ignore[arg-type]
-    weights, sums = (np.bincount(bins.ravel(), np.tile(own, len(values)), BINS * len(values)).reshape(-1, BINS)
-                     for own in (counts, counts * size))
+    sums = np.column_stack([counts, counts * size])
+    above = np.sort((values[:, None] >= edges[..., None]).astype(np.float64) @ sums, axis=1)[:, ::-1]
+    above = np.concatenate([np.tile(sums.sum(axis=0), (len(values), 1, 1)), above, 0.0 * above[:, :1]], axis=1)
     middle, squares = float(counts @ size) / view.n, float(counts @ size**2)
-    for name, weight, total, own in zip(columns, weights, sums, edges, strict=True):
-        means = total / np.maximum(weight, 1e-300)
+    for name, (weight, total), own in zip(columns, -np.diff(above, axis=1).swapaxes(1, 2), edges, strict=True):
+        means = total / np.maximum(weight, 1e-9)  # which are differences: nothing may be a little
         some = means[weight >= 5.0]
-        if len(some) < 2:
+        if len(some) < 2 or some.max() < SPREAD * some.min():
             continue
         between, k = float(weight @ (means - middle) ** 2), int(np.isfinite(own).sum())
         within = squares - float(weight @ means**2)

@@ -394,12 +394,16 @@ def _log_sum(logs: Array) -> Array:
 def _details(parts: list[Cavities], log_w: Array, rows: Any) -> Array:
     """What `LeftOut` has of some rows, by the weights of each row's parts; NaN where something is missing."""
     rows, n = np.arange(log_w.shape[1]) if rows is None else rows, len(parts[0].y)
+    log_w = log_w[:, rows]
     with np.errstate(invalid="ignore"):
-        w = np.exp(log_w[:, rows] - _log_sum(log_w[:, rows]))
+        w = np.exp(log_w - _log_sum(log_w))
         good = np.flatnonzero(np.isfinite(w).all(axis=0))
         out, own, many = np.full((4, len(rows)), np.nan), rows[good], _joined([part.site for part in parts], n)
         try:
-            if many is None or len(parts) == 1:
+            if len(parts) == 1:
+                out[:, good] = parts[0].moments(own)
+                return out
+            if many is None:
                 each = np.array([part.moments(own) for part in parts])
             else:
                 m, v, density = (np.concatenate([getattr(part, name) for part in parts])
