@@ -59,11 +59,11 @@ def test_the_curvature_with_sites_held_is_that_of_gaussian_data(monkeypatch: pyt
 
 
 def test_the_spread_of_chosen_hyperparameters_is_that_of_the_bound() -> None:
-    """Second differences of bounds, of which no gradient is asked; half a percent of an sd is left of the step."""
+    """Second differences of bounds, of which no gradient is asked."""
     rng = np.random.default_rng(6)
     x = np.sort(rng.uniform(0.0, 6.0, 60))
     fit = klimb.gp(klimb.kernels.RBF(), x, klimb.sites.Poisson()).fit(rng.poisson(np.exp(np.sin(x))))
-    h, axes = 0.04, np.eye(2)
+    h, axes = 0.01, np.eye(2)
 
     def height(theta: np.ndarray) -> float:
         model = fit.model.moved(theta)
