@@ -28,7 +28,7 @@ def log_predictive(site: Site, y: Array, m_out: Array, v_out: Array, m: Array, v
     rule = _fewest(leverage, v) if leverage is not None and site.steady else None
     known = type(site).tilted is not Site.tilted or type(site).log_predictive is not Site.log_predictive
     if rule is None and (known or not (site.separable and site.smooth and site.log_concave)):
-        return site.log_predictive(y, m_out, v_out)
+        return (site.rough() if site.separable else site).log_predictive(y, m_out, v_out)
     constant, away, scale = site.constant(y) + 0.5 * np.log(v / v_out), m - m_out, np.sqrt(v)
 
     def logs(rows: Any, x: Array) -> Array:

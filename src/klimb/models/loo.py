@@ -310,7 +310,7 @@ def _of_points(points: list[tuple[Site, Array, Array, Array]], y: Array, once: b
         return [found for point in points for found in _of_points([point], y, once)]
     m, v, slack = (np.concatenate(each) for each in list(zip(*points, strict=True))[1:])
     own = np.tile(y, count)
-    e = many.oracle(own, m, v)  # of one copy of each datum: that is what is left out
+    e = (many.rough() if many.separable else many).oracle(own, m, v)  # of one copy of each datum, which is left out
     found = cavities(many, own, m, v, slack, -e.alpha, e.gamma, once)
     each = [values.reshape(count, -1) for values in (found.m, found.v, found.log_density)]
     return [Cavities(each[0][k], each[1][k], each[2][k], point[0], y) for k, point in enumerate(points)]

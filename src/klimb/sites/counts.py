@@ -17,6 +17,7 @@ from klimb.numerics.special import SPAN, Triple
 from klimb.numerics.tilted import Tilted
 from klimb.sites.base import EvenPart, Expectation, Site, clean_data, clean_labels, set_parameter
 
+FAINT = 1e-5  # probability of a label from which 1e-8 is not enough
 ENOUGH = 5e-5  # tolerance of a fit from which errors of 1e-8 need not be mended at its end
 
 
@@ -77,9 +78,9 @@ class Logistic(BinarySite):
         return EvenPart(*special.log_cosh_even(x))
 
     def log_predictive(self, y: Array, m: Array, v: Array) -> Array:
-        small = folded_moments(m, v)[1]  # the probability of the less likely label
-        if np.any(small < 1e-290):
-            return super().log_predictive(y, m, v)
+        small = (folded_moments if self.exact else rough_moments)(m, v)[1]  # the probability of the less likely label
+        if np.any(small < (1e-290 if self.exact else FAINT)):
+            return super().log_predictive(y, m, v) if self.exact else Logistic().log_predictive(y, m, v)
         return np.where(y * m > 0.0, np.log1p(-small), np.log(small))
 
     def class_probabilities(self, m: Array, v: Array) -> Array:

@@ -134,7 +134,7 @@ def expected(site: Site, y: Array, f: Array, v: Array, *, slopes: bool = True) -
     low, high = f.min(axis=0), f.max(axis=0)
     centre, reach = 0.5 * (low + high), np.maximum(0.5 * (high - low), 1e-300)
     every = np.tile(np.arange(len(y)), len(NODES))  # one call, as a call for few sites costs more for each
-    e = site.rows(every).oracle(y[every], np.ravel(centre + np.multiply.outer(NODES, reach)), v[every])
+    e = site.rough().rows(every).oracle(y[every], np.ravel(centre + np.multiply.outer(NODES, reach)), v[every])
     told = np.stack([e.value, -reach[every] * e.alpha, -(reach[every] ** 2) * e.gamma])
     polynomial = _coefficients() @ told.reshape(3, len(NODES), -1).swapaxes(0, 1).reshape(3 * len(NODES), -1)
     value, slope = np.empty_like(f), np.empty_like(f)
