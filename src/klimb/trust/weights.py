@@ -23,7 +23,7 @@ from klimb.sites.wrappers import Point
 
 NODES = (-1.0, 0.0, 1.0)  # of a site's range, where value, slope and curvature make a polynomial of degree 8
 ENOUGH = 6  # draws from which that is cheaper than the oracle at each
-IN_CACHE = 16384  # numbers of a block of them
+IN_CACHE = 32768  # numbers of a block of them
 SHARP = 1e-3  # two highest coefficients of it, from which a site has the oracle after all; errors are some hundredths
 
 
@@ -131,15 +131,16 @@ def expected(site: Site, y: Array, f: Array, v: Array, *, slopes: bool = True) -
     if len(f) < ENOUGH or not (site.separable and site.log_concave):
         parts = [site.oracle(y, row, v) for row in f]
         return np.array([e.value for e in parts]), np.array([e.alpha for e in parts])
-    low, high = f.min(axis=0), f.max(axis=0)
-    centre, reach = 0.5 * (low + high), np.maximum(0.5 * (high - low), 1e-300)
+    low, high, site = f.min(axis=0), f.max(axis=0), site.rough()
+    centre, reach = 0.5 * (low + high), np.maximum(0.5 * (high - low), 1e-150)
     every = np.tile(np.arange(len(y)), len(NODES))  # one call, as a call for few sites costs more for each
-    e = site.rough().rows(every).oracle(y[every], np.ravel(centre + np.multiply.outer(NODES, reach)), v[every])
+    e = site.rows(every).oracle(y[every], np.ravel(centre + np.multiply.outer(NODES, reach)), v[every])
     told = np.stack([e.value, -reach[every] * e.alpha, -(reach[every] ** 2) * e.gamma])
     polynomial = _coefficients() @ told.reshape(3, len(NODES), -1).swapaxes(0, 1).reshape(3 * len(NODES), -1)
-    value, slope = np.empty_like(f), np.empty_like(f)
+    value, slope, inverse = np.empty_like(f), np.empty_like(f), 1.0 / reach
     for some in slices(f.shape[1], max(IN_CACHE // len(f), 1)):
-        s = (f[:, some] - centre[some]) / reach[some]
+        s = f[:, some] - centre[some]
+        s *= inverse[some]
         height, rise = np.tile(polynomial[-1, some], (len(f), 1)), np.zeros_like(s)
         for coefficient in polynomial[-2::-1, some]:
             if slopes:
@@ -147,7 +148,8 @@ def expected(site: Site, y: Array, f: Array, v: Array, *, slopes: bool = True) -
                 rise += height
             height *= s
             height += coefficient
-        value[:, some], slope[:, some] = height, rise / -reach[some]
+        value[:, some] = height
+        np.multiply(rise, -inverse[some], out=slope[:, some])
     sharp = np.flatnonzero(~(np.abs(polynomial[-2:]).sum(axis=0) < SHARP))
     if sharp.size:
         every = np.tile(sharp, len(f))
