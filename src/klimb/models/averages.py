@@ -16,6 +16,7 @@ NODES, STEPS, REACH = (1, 2, 3, 5, 9), (0.4, 0.2), 6.4  # of averages over f, in
 # Nats, or share of a tail, from the rule before: halved steps square an error. Two nodes may agree with five by chance.
 CLOSE = (0.0, 1e-4, 1e-3, 1e-2)
 FLAT, NEARLY = 0.3, 0.6  # the same between the nodes of the first rule, below which it or the next is right to 1e-4
+LITTLE = 0.02  # leverage
 SURE = 3e-4  # nats that sums over all data may be off by for fewer nodes
 
 
@@ -29,7 +30,9 @@ def log_predictive(site: Site, y: Array, m_out: Array, v_out: Array, m: Array, v
     known = type(site).tilted is not Site.tilted or type(site).log_predictive is not Site.log_predictive
     if rule is None and (known or not (site.separable and site.smooth and site.log_concave)):
         return (site.rough() if site.separable else site).log_predictive(y, m_out, v_out)
-    constant, away, scale = site.constant(y) + 0.5 * np.log(v / v_out), m - m_out, np.sqrt(v)
+    few = leverage is not None and leverage.max(initial=0.0) < LITTLE  # then log(1 - h) to h^4
+    shrunk = -leverage * (1.0 + leverage * (0.5 + leverage / 3.0)) if few else np.log(v / v_out)  # type: ignore[operator]
+    constant, away, scale = site.constant(y) + 0.5 * shrunk, m - m_out, np.sqrt(v)
 
     def logs(rows: Any, x: Array) -> Array:
         d = scale[rows] * x
@@ -38,7 +41,7 @@ def log_predictive(site: Site, y: Array, m_out: Array, v_out: Array, m: Array, v
 
     def average(logs: Array, log_share: Array) -> Array:
         if len(logs) == 1:
-            return logs[0]
+            return np.asarray(logs[0])
         top = logs.max(axis=0)
         return np.asarray(np.log((np.exp(log_share) * np.exp(logs - top)).sum(axis=0)) + top)
 
