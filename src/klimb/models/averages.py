@@ -75,18 +75,15 @@ def place_of(site: Site, y: Array, m: Array, v: Array) -> Array:
                           lambda rows: predictive_cdf(site.rows(rows), y[rows], m[rows], v[rows]))
 
 
-def average_chance(chance: Callable[[Any, Array], Array], m: Array, v: Array, exact: Callable[[Any], Array],
-                   least: float = 0.0) -> Array:
+def average_chance(chance: Callable[[Any, Array], Array], m: Array, v: Array, exact: Callable[[Any], Array]) -> Array:
     """Of one that rises or falls with f ~ N(m, v), given rows and f, to a share of the smaller of it and its opposite.
-
-    That is of ``least`` where both are smaller.
     """
-    scale = np.sqrt(v)
+    scale, rules = np.sqrt(v), _rules()
     with np.errstate(all="ignore"):
         return _by_nodes(lambda rows, x: chance(rows, m[rows] + scale[rows] * x),
                          lambda chances, log_share: (np.exp(log_share) * chances).sum(axis=0),
-                         lambda one, other: np.abs(one - other) / np.maximum(np.minimum(one, 1.0 - one), least),
-                         [_rules()[1], *_rules()[3:]], len(m), exact)
+                         lambda one, other: np.abs(one - other) / np.minimum(one, 1.0 - one), [rules[1], *rules[3:]],
+                         len(m), exact)
 
 
 @lru_cache(maxsize=1)

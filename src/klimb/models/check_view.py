@@ -36,7 +36,6 @@ FEWEST_ROWS = 20
 HARDEST = 50  # rows among which outliers are looked for where there are very many
 DEGREE = 4  # of the polynomials in the ranks of a column that stand for a nonlinear trend
 TELLING = 0.02  # share of what the model leaves unexplained below which no trend is large
-NOTHING = 0.01  # of a chance of zero
 APART = 1e-8  # added to eigenvalues that may be equal
 FREE = 0.01  # share of a column that the model must leave free for its score to count
 GRID = 41  # values of a parameter among which the best is taken
@@ -216,26 +215,18 @@ class CheckView:
         return np.asarray(np.abs(self.fitted - self.without[0]))
 
     def chance_of_zero(self) -> Array:
-        """P(Y = 0) of each row without that row, to 1e-4 of what is not next to nothing."""
+        """P(Y = 0) of each row without that row."""
         rest = np.flatnonzero(self.y > 0.0)
         f, v = (own[rest] for own in self.without)
         aux = {name: values[self.rows[rest]] for name, values in self.fit.observed.aux.items()}
         site, zero = self.fit.model.new_site(aux), np.zeros(len(rest))
         constant, chance = np.broadcast_to(site.constant(zero), zero.shape), self.loo.at.copy()
         chance[rest] = average_chance(lambda own, f: np.exp(site.rows(own).value(zero[own], f) + constant[own]), f, v,
-                                      lambda own: np.exp(site.rows(own).log_predictive(zero[own], f[own], v[own])),
-                                      NOTHING)
+                                      lambda own: np.exp(site.rows(own).log_predictive(zero[own], f[own], v[own])))
         return chance
 
-    def score(self, columns: Array) -> ScoreTest:
-        """The score test of columns at the rows, beside what the model has already."""
-        return self.scores(columns.T[None])[0]
-
     def scores(self, each: Array, telling: float = 0.0) -> list[ScoreTest]:
-        """The same for several sets of columns, each by itself: (sets, columns, rows), where some may be 0.
-
-        A share below ``telling`` may be stated too large.
-        """
+        """Score tests of sets of columns beside the model, (sets, columns, rows); exact from ``telling`` on."""
         (rows, first), q, weights = self._cells, self.posterior, self.fit.observed.weights
         n, total = self.n if weights is None else float(weights[rows].sum()), self.fit.observed.total
         columns, gamma, found = each[..., first], q.gamma[rows], list[ScoreTest]()
@@ -243,11 +234,10 @@ class CheckView:
         free = columns - q.factorised().smooth_rows(rows, weighted.reshape(-1, len(rows))).reshape(columns.shape)
         heavy = np.abs(gamma) * columns if (gamma < 0.0).any() else weighted
         sizes, axes = np.linalg.eigh(heavy @ columns.swapaxes(1, 2))
-        least = 1e-10 * np.maximum(sizes[:, -1:], 1e-300)
-        root = (axes * _inverse_root(sizes, least)[:, None]) @ axes.swapaxes(1, 2)
+        root = (axes * _inverse_root(sizes, 1e-10 * sizes[:, -1:])[:, None]) @ axes.swapaxes(1, 2)
         variance = weighted @ free.swapaxes(1, 2)
         # All that the model has nothing of has the eigenvalue 1: which axes those are is not for rounding to decide.
-        apart = APART * np.cos(np.add.outer(np.arange(len(root[0])), np.arange(len(root[0]))) ** 2.0)
+        apart = APART * np.cos(np.add.outer(*2 * [np.arange(len(root[0]))]) ** 2.0)
         left, turn = np.linalg.eigh(root @ (0.5 * (variance + variance.swapaxes(1, 2))) @ root + apart)
         axes = root @ turn * _inverse_root(left, FREE)[:, None]
         squares = ((columns @ q.a[rows])[:, None] @ axes)[:, 0] ** 2
@@ -269,8 +259,7 @@ class CheckView:
         columns = trend([*inside.values(), *outside.values(), self.fit.observed.places[self.rows].astype(np.float64)])
         z = np.nan_to_num(np.clip((f - f.mean()) / f.std(), -3.0, 3.0))
         # A cube of it is too like what the model has, and too much of it chance.
-        square = np.zeros((1, DEGREE, len(f)))
-        square[0, 0] = z**2
+        square = np.eye(DEGREE)[:1, :, None] * z**2
         return self.scores(np.concatenate([columns, square]), TELLING)
 
     @cached_property
@@ -390,10 +379,10 @@ def trend(columns: Sequence[Array]) -> Array:
     u = 2.0 * places - 1.0
     square, degrees = u**2, np.arange(1, DEGREE + 1)
     scale, out = np.sqrt(2.0 * degrees + 1.0) * (degrees < distinct[:, None]), np.empty((len(u), DEGREE, u.shape[1]))
-    for k, own in enumerate((u, 1.5 * square - 0.5, (2.5 * square - 1.5) * u, (4.375 * square - 3.75) * square + 0.375)):
+    last = (4.375 * square - 3.75) * square + 0.375
+    for k, own in enumerate((u, 1.5 * square - 0.5, (2.5 * square - 1.5) * u, last)):
         np.multiply(own, scale[:, k, None], out=out[:, k])
-    if missing.any():
-        np.copyto(out, 0.0, where=missing[:, None])
+    np.copyto(out, 0.0, where=missing[:, None])
     return out
 
 

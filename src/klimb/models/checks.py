@@ -175,7 +175,7 @@ def groups(view: CheckView) -> Iterator[Suspect]:
         variance = max(float(np.sum(pull**2 / noise - weight)) / float(weight @ weight), 0.0)  # of the levels' means
         share = variance * float(weight.sum() / size[some].sum())
         if len(pull) <= MOST_LEVELS:
-            p = view.score((codes[:, None] == np.flatnonzero(some)).astype(np.float64)).p
+            p = view.scores((codes == np.flatnonzero(some)[:, None])[None].astype(np.float64))[0].p
         else:  # the variance of a sum of pulls is at most that of its rows
             p = float(chdtrc(len(pull), float(np.sum(pull**2 / weight)) / noise))
         gain = 0.5 * float(np.sum(pull**2 / noise * variance / (1.0 + variance * weight) - np.log1p(variance * weight)))

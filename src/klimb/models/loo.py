@@ -50,6 +50,16 @@ class LeftOut(NamedTuple):
     at: Array
 
 
+class _Column:
+    """A field of `LeftOut`, of all rows."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, loo: LeaveOneOut, owner: type) -> Array:
+        return getattr(loo._left_out, self._name)  # type: ignore[no-any-return]
+
+
 @stored("loo")
 @dataclass(frozen=True, eq=False)
 class LeaveOneOut:
@@ -65,6 +75,8 @@ class LeaveOneOut:
     sampled_from: int = 0  # rows that these are a sample of; 0 where they are all
     details: Callable[[Any], Array] | None = field(default=None, metadata={SKIPPED: False})  # of rows; None: of all
 
+    mean, variance, below, at = _Column(), _Column(), _Column(), _Column()
+
     @cached_property
     def _left_out(self) -> LeftOut:
         if self.moments is not None:
@@ -77,24 +89,6 @@ class LeaveOneOut:
         if self.details is not None and "_left_out" not in self.__dict__ and len(rows) < len(self.log_density):
             return LeftOut(*self.details(rows))
         return LeftOut(*(values[rows] for values in self._left_out))
-
-    @property
-    def mean(self) -> Array:
-        return self._left_out.mean
-
-    @property
-    def variance(self) -> Array:
-        return self._left_out.variance
-
-    @property
-    def below(self) -> Array:
-        """P(Y < y_i)."""
-        return self._left_out.below
-
-    @property
-    def at(self) -> Array:
-        """P(Y <= y_i)."""
-        return self._left_out.at
 
     def pit(self) -> Array:
         """P(Y <= y_i | others): uniform where the model is calibrated.
@@ -400,10 +394,7 @@ def _details(parts: list[Cavities], log_w: Array, rows: Any) -> Array:
         good = np.flatnonzero(np.isfinite(w).all(axis=0))
         out, own, many = np.full((4, len(rows)), np.nan), rows[good], _joined([part.site for part in parts], n)
         try:
-            if len(parts) == 1:
-                out[:, good] = parts[0].moments(own)
-                return out
-            if many is None:
+            if many is None or len(parts) == 1:
                 each = np.array([part.moments(own) for part in parts])
             else:
                 m, v, density = (np.concatenate([getattr(part, name) for part in parts])

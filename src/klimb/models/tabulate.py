@@ -46,9 +46,7 @@ def mixture_rows(names: Sequence[str], weights: Array, means: Array, sds: Array,
                  for p in (tail, 1.0 - tail))
     zero = -mean / np.where(sd > 0.0, sd, 1.0)
     above = mixture_above(weights, means, sds)
-    if bend.any():
-        bent = np.clip(above + ndtr(zero) - standard_cdf(zero, bend), 1e-16, 1.0 - 1e-16)
-        above = np.where(bend == 0.0, above, bent)
+    above = np.where(bend == 0.0, above, np.clip(above + ndtr(zero) - standard_cdf(zero, bend), 1e-16, 1.0 - 1e-16))
     return [CoefficientRow(name, float(mean[j]), float(sd[j]), float(low[j]), float(high[j]), float(above[j]), kind)
             for j, name in enumerate(names)]
 
