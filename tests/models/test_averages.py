@@ -33,7 +33,7 @@ def test_densities_of_rows_left_out_are_integrals(site: Any, width: float) -> No
     v = width * rng.uniform(0.5, 1.0, n)
     v = np.minimum(v, 0.5 / site.oracle(y, f, v).gamma)
     m, v, m_out, v_out = left_out(site, y, f, v)
-    found = log_predictive(site, y, m_out, v_out, m, v, site.oracle(y, m, v).gamma * v)
+    found = log_predictive(site, y, m_out, v_out, m, v, (site.oracle(y, m, v).gamma * v, np.ones(n)))
     logs = site.point(y, m_out + np.sqrt(v_out) * Z[:, None]).value + site.constant(y)
     exact = np.log(MASS @ np.exp(logs))
     assert np.abs(found - exact).max() < 2e-4

@@ -21,14 +21,16 @@ SURE = 3e-4  # nats that sums over all data may be off by for fewer nodes
 
 
 def log_predictive(site: Site, y: Array, m_out: Array, v_out: Array, m: Array, v: Array,
-                   leverage: Array | None = None) -> Array:
+                   known: tuple[Array, Array] | None = None) -> Array:
     """log int p(y | f) N(f; m_out, v_out) df, by nodes of q's own N(m, v), which is close to what is integrated.
 
-    ``leverage`` is gamma v where N(m_out, v_out) is q without exactly the datum's own site.
+    Where N(m_out, v_out) is q without exactly the datum's own site, its leverage gamma v and how often it counts are
+    ``known``.
     """
-    rule = _fewest(leverage, v) if leverage is not None and site.steady else None
-    known = type(site).tilted is not Site.tilted or type(site).log_predictive is not Site.log_predictive
-    if rule is None and (known or not (site.separable and site.smooth and site.log_concave)):
+    leverage = None if known is None or not site.steady else known[0]
+    rule = _fewest(leverage, v, known[1]) if known is not None and leverage is not None else None
+    easy = type(site).tilted is not Site.tilted or type(site).log_predictive is not Site.log_predictive
+    if rule is None and (easy or not (site.separable and site.smooth and site.log_concave)):
         return (site.rough() if site.separable else site).log_predictive(y, m_out, v_out)
     few = leverage is not None and leverage.max(initial=0.0) < LITTLE  # then log(1 - h) to h^4
     shrunk = -leverage * (1.0 + leverage * (0.5 + leverage / 3.0)) if few else np.log(v / v_out)  # type: ignore[operator]
@@ -52,13 +54,13 @@ def log_predictive(site: Site, y: Array, m_out: Array, v_out: Array, m: Array, v
                      lambda rows: site.rows(rows).log_predictive(y[rows], m_out[rows], v_out[rows]))
 
 
-def _fewest(leverage: Array, v: Array) -> Rule | None:
+def _fewest(leverage: Array, v: Array, counts: Array) -> Rule | None:
     """The fewest nodes of q that do for the density of a datum left out, where no derivative exceeds the second.
 
     Freed of its slope and its curvature under q, log p is c_3 h_3 + c_4 h_4 + ... in Hermite's polynomials, with k! c_k
     at most gamma v^(k/2). One node misses c_4 h_4, three c_6 h_6 and half of the variance of c_3 h_3, five the like.
     """
-    least, (one, _, three, five) = leverage * v, _rules()[:4]
+    least, (one, _, three, five) = counts * leverage * v, _rules()[:4]
     if 0.125 * float(least.sum()) <= SURE:
         return one
     if float(least @ (leverage / 12.0 + v / 120.0)) <= SURE:

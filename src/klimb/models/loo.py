@@ -179,8 +179,8 @@ class Cavities:
 
 
 def cavities(site: Site, y: Array, m: Array, v: Array, slack: Array, a: Array, gamma: Array,
-             once: bool = False) -> Cavities:
-    """The cavities of clean data, which count ``once``, from their marginals and their own sites (a, gamma)."""
+             counts: Array | None = None) -> Cavities:
+    """The cavities of clean data from their marginals and their own sites (a, gamma), how often they count if known."""
     with np.errstate(divide="ignore", invalid="ignore"):
         cavity = 1.0 / (1.0 / (v - slack) - gamma)
     proper = np.isfinite(cavity) & (cavity >= 0)
@@ -189,9 +189,8 @@ def cavities(site: Site, y: Array, m: Array, v: Array, slack: Array, a: Array, g
     density = np.full(len(y), np.nan)
     rows: Any = slice(None) if proper.all() else np.flatnonzero(proper.reshape(site.n_outputs, -1).all(axis=0))
     places = rows if proper.all() else _places(rows, site, len(y))
-    leverage = (gamma * v)[places] if once and not np.any(slack) else None
-    density[rows] = log_predictive(site.rows(rows), y[rows], m_out[places], v_out[places], m[places], v[places],
-                                   leverage)
+    known = None if counts is None or np.any(slack) else ((gamma * v)[places], counts[places])
+    density[rows] = log_predictive(site.rows(rows), y[rows], m_out[places], v_out[places], m[places], v[places], known)
     return Cavities(m_out, v_out, density, site, y)
 
 
@@ -252,7 +251,7 @@ def leave_one_out(model: Any, components: Components, data: Observed, q: Posteri
     alone = len(components.parts) == 1 and data.weights is None and not components.parts[0].couples
     if q is not None and alone and q.spread and len(q.m) == data.n and not q.latent.by_products:
         site, m = model.new_site(data.aux), q.m if data.offset is None else q.m + data.offset
-        every = [cavities(site, site.validate(data.y), m, q.v, q.latent.slack, q.a, q.gamma, once=True)]
+        every = [cavities(site, site.validate(data.y), m, q.v, q.latent.slack, q.a, q.gamma, data.counts)]
     else:
         every = _every_cavity(model, components.theta[keep], [components.parts[k] for k in keep], data)
     few = plain is components and data.n <= FEW_ROWS * plain.parts[0].size  # rows of a level, of which there are fewer
@@ -280,7 +279,7 @@ def _every_cavity(model: Any, points: Array, parts: list[Any], data: Observed) -
         else:
             known.append(None)
             waiting.append((site, m, v, here.slack[: m.size]))
-    others = iter(_of_points(waiting, y, data.weights is None) if waiting else ())
+    others = iter(_of_points(waiting, y, data.counts) if waiting else ())
     return [next(others) if one is None else one for one in known]
 
 
@@ -297,15 +296,16 @@ def _joined(sites: list[Site], n: int) -> Site | None:
                                                   for own in sites]) for name in site.per_datum})
 
 
-def _of_points(points: list[tuple[Site, Array, Array, Array]], y: Array, once: bool) -> list[Cavities]:
+def _of_points(points: list[tuple[Site, Array, Array, Array]], y: Array, counts: Array) -> list[Cavities]:
     """The cavities at several points of theta, from sites, means, variances and slacks at each."""
     count, many = len(points), _joined([point[0] for point in points], len(y))
     if many is None:  # a call for each
-        return [found for point in points for found in _of_points([point], y, once)]
+        return [found for point in points for found in _of_points([point], y, counts)]
     m, v, slack = (np.concatenate(each) for each in list(zip(*points, strict=True))[1:])
     own = np.tile(y, count)
     e = (many.rough() if many.separable else many).oracle(own, m, v)  # of one copy of each datum, which is left out
-    found = cavities(many, own, m, v, slack, -e.alpha, e.gamma, once)
+    found = cavities(many, own, m, v, slack, -e.alpha, e.gamma,
+                     np.tile(counts, len(m) // len(counts)))
     each = [values.reshape(count, -1) for values in (found.m, found.v, found.log_density)]
     return [Cavities(each[0][k], each[1][k], each[2][k], point[0], y) for k, point in enumerate(points)]
 
