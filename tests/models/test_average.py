@@ -56,3 +56,21 @@ def test_the_curvature_with_sites_held_is_that_of_gaussian_data(monkeypatch: pyt
     assert held is not None
     np.testing.assert_allclose(held, curvature(peak, evaluate), rtol=0.05, atol=0.5)
     assert peak.n_fits <= 6
+
+
+def test_the_spread_of_chosen_hyperparameters_is_that_of_the_bound() -> None:
+    """Second differences of bounds, of which no gradient is asked."""
+    rng = np.random.default_rng(6)
+    x = np.sort(rng.uniform(0.0, 6.0, 60))
+    fit = klimb.gp(klimb.kernels.RBF(), x, klimb.sites.Poisson()).fit(rng.poisson(np.exp(np.sin(x))))
+    h, axes = 0.01, np.eye(2)
+
+    def height(theta: np.ndarray) -> float:
+        model = fit.model.moved(theta)
+        return float(model.infer(fit.observed, tol=1e-9).bound + model.log_prior()[0])
+
+    hessian = np.array([[(height(fit.model.at + h * (i + j)) - height(fit.model.at + h * (i - j))
+                          - height(fit.model.at + h * (j - i)) + height(fit.model.at - h * (i + j))) / (4.0 * h**2)
+                         for j in axes] for i in axes])
+    sds = np.sqrt(np.diag(np.linalg.inv(-hessian)))
+    np.testing.assert_allclose(np.sqrt(np.diag(fit._spread.covariance)), sds, rtol=5e-3)

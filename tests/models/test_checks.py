@@ -63,21 +63,39 @@ def counts() -> dict[str, Any]:
 # -- the score of a column
 
 
+def scored(view: CheckView, *columns: Any) -> Any:
+    return view.scores(np.array([columns]))[0]
+
+
 def test_the_score_is_the_fall_of_the_squares() -> None:
     rng = np.random.default_rng(0)
     x, z = rng.standard_normal((2, 80))
     y = 1.0 + x + 0.4 * z + rng.standard_normal(80)
     wide = {"x": "normal(0, 1000)", "Intercept": "normal(0, 1000)"}
     fit = klimb.fit("y ~ x", {"y": y, "x": x}, "gaussian(sigma=3)", priors=wide)
-    found = CheckView(fit).score(np.column_stack([z, z**2]))
+    found = scored(CheckView(fit), z, z**2)
     X = np.column_stack([np.ones(80), x])
     squares = [float(np.sum((y - A @ np.linalg.lstsq(A, y, rcond=None)[0]) ** 2))
                for A in (X, np.column_stack([X, z, z**2]))]
     assert found.size == 2
     assert found.statistic == pytest.approx((squares[0] - squares[1]) / 9.0, rel=1e-4)
-    assert CheckView(fit).score(x[:, None]).size == 0  # nothing is left of what the model has
+    assert scored(CheckView(fit), x).size == 0  # nothing is left of what the model has
     close = klimb.fit("y ~ x", {"y": y, "x": x}, "gaussian(sigma=0.5)", priors=wide)
-    assert CheckView(close).score(z[:, None]).statistic < 30.0  # not 4 x 9: rows pull four times more than they should
+    assert scored(CheckView(close), z).statistic < 30.0  # not 4 x 9: rows pull four times more than they should
+
+
+def test_a_score_depends_neither_on_the_units_of_columns_nor_on_rounding() -> None:
+    """Columns of which the model has nothing share an eigenvalue, and any of their axes would do."""
+    rng = np.random.default_rng(4)
+    x, z = rng.standard_normal((2, 400))
+    y = x + np.exp(0.8 * z) * rng.standard_normal(400)
+    view = CheckView(klimb.fit("y ~ x", {"y": y, "x": x}))
+    columns = trend([z])[0]
+    first = scored(view, *columns)
+    assert scored(view, *(columns + 1e-13 * rng.standard_normal(columns.shape))).statistic == pytest.approx(
+        first.statistic, rel=1e-4)
+    assert scored(view, *(1e3 * columns)).statistic == pytest.approx(first.statistic, rel=1e-6)
+    assert view.scores(columns[None], 1.0)[0].statistic >= first.statistic  # where less will do
 
 
 def test_a_row_that_counts_twice_is_two_rows() -> None:
@@ -90,7 +108,7 @@ def test_a_row_that_counts_twice_is_two_rows() -> None:
     other = klimb.fit("y ~ x", {"y": y[twice], "x": x[twice]})
     view, long = CheckView(one), CheckView(other)
     # Ranks are taken of rows, so that the column is given here.
-    score, longer = view.score(x[:, None] ** 2), long.score(x[twice][:, None] ** 2)
+    score, longer = scored(view, x**2), scored(long, x[twice] ** 2)
     assert score.statistic == pytest.approx(longer.statistic, rel=1e-4)
     assert view.n_free == pytest.approx(long.n_free, rel=1e-6)
     for name in ("tails", "skew"):
@@ -110,7 +128,7 @@ def test_quantile_residuals_of_counts_are_normal() -> None:
 
 
 def test_a_trend_has_as_many_columns_as_the_data_tell_apart() -> None:
-    few, many, none = (trend([values])[:, 0] for values in (
+    few, many, none = (trend([values])[0].T for values in (
         np.array([0.0, 1.0, 1.0, 0.0, np.nan]), np.arange(30.0), np.full(4, 2.0)))
     assert few.any(axis=0).tolist() == [True, False, False, False]
     assert not few[4].any()

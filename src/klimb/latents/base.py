@@ -55,10 +55,10 @@ class Factor(ABC):
         return self.smooth(b)
 
     def smooth_rows(self, rows: Index, B: Array) -> Array:
-        """V b at some ``rows``, for several b that have entries, those of ``B``, only there."""
-        whole = np.zeros((len(self.gamma), B.shape[1]))
-        whole[rows] = B
-        return np.column_stack([self.smooth(b)[rows] for b in whole.T])
+        """V b at some ``rows``, for several b, rows of ``B``, that have entries only there."""
+        whole = np.zeros((len(B), len(self.gamma)))
+        whole[:, rows] = B
+        return np.array([self.smooth(b)[rows] for b in whole])
 
     def solve(self, b: Array) -> tuple[Array, Array]:
         """``x`` = (I + diag(gamma) K)^-1 b and K x, together because the second comes with the first."""

@@ -69,7 +69,7 @@ class PrimalFactor(Factor):
 
     def smooth_rows(self, rows: npt.NDArray[np.intp], B: Array) -> Array:
         X = self._X.subset(rows).dense()
-        return np.asarray(X @ (self._root @ (self._root.T @ (X.T @ B))))
+        return np.asarray((B @ X @ self._root @ self._root.T) @ X.T)
 
     def energy(self, b: Array) -> float:
         half = self._root.T @ self._X.transpose_times(b)

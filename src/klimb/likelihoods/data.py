@@ -72,7 +72,7 @@ class Observed:
     @property
     def total(self) -> float:
         """How many data there are, copies counted."""
-        return float(self.counts.sum())
+        return float(self.n if self.weights is None else self.weights.sum())
 
     @property
     def counts(self) -> Array:

@@ -181,11 +181,8 @@ def chosen(peak: Peak, evaluate: Evaluator) -> Averaged:
 
 
 def spread_around(peak: Peak, evaluate: Evaluator) -> tuple[Array, Array]:
-    """Quantiles and covariance of theta by the curvature at the peak.
-
-    Fits of the usual digits do: what they leave is of second order in the step, and the same on both sides.
-    """
-    A = axes_of(curvature(peak, evaluate, tol=FIT_TOL))
+    """Quantiles and covariance of theta by the curvature at the peak."""
+    A = axes_of(curvature(peak, evaluate))
     covariance = A @ A.T
     return peak.model.at[:, None] + np.sqrt(np.diagonal(covariance))[:, None] * SCORES, covariance
 

@@ -35,6 +35,8 @@ MOST_INPUTS = 500  # columns of a matrix up to which they are looked at
 FEWEST_ROWS = 20
 HARDEST = 50  # rows among which outliers are looked for where there are very many
 DEGREE = 4  # of the polynomials in the ranks of a column that stand for a nonlinear trend
+TELLING = 0.02  # share of what the model leaves unexplained below which no trend is large
+APART = 1e-8  # added to eigenvalues that may be equal
 FREE = 0.01  # share of a column that the model must leave free for its score to count
 GRID = 41  # values of a parameter among which the best is taken
 SEED = 20260102
@@ -114,7 +116,7 @@ class CheckView:
         own = self.counts / self.sites
         return self.posterior.a[self.rows] * own, self.posterior.gamma[self.rows] * own
 
-    @property
+    @cached_property
     def n(self) -> float:
         return float(self.counts.sum())
 
@@ -172,7 +174,7 @@ class CheckView:
 
     # -- the engine's own numbers at the best hyperparameters
 
-    @property
+    @cached_property
     def posterior(self) -> Any:
         """q at the best hyperparameters, of one latent value per row: that of one of several classes."""
         posterior = self.fit.posterior.latent.split(self.fit.posterior)[self.number]
@@ -201,7 +203,7 @@ class CheckView:
         own = v / np.maximum(1.0 - gamma / self.sites * v, 1e-3)
         return self.fitted - own * (self.posterior.a[self.rows] / self.sites), own + slack
 
-    @property
+    @cached_property
     def fitted(self) -> Array:
         """The mean of f of each row, offset included."""
         offset = self.fit.observed.offset
@@ -216,28 +218,37 @@ class CheckView:
         """P(Y = 0) of each row without that row."""
         rest = np.flatnonzero(self.y > 0.0)
         f, v = (own[rest] for own in self.without)
-        site, zero = self.fit.model.new_site(self.fit.observed.take(self.rows[rest]).aux), np.zeros(len(rest))
+        aux = {name: values[self.rows[rest]] for name, values in self.fit.observed.aux.items()}
+        site, zero = self.fit.model.new_site(aux), np.zeros(len(rest))
         constant, chance = np.broadcast_to(site.constant(zero), zero.shape), self.loo.at.copy()
         chance[rest] = average_chance(lambda own, f: np.exp(site.rows(own).value(zero[own], f) + constant[own]), f, v,
                                       lambda own: np.exp(site.rows(own).log_predictive(zero[own], f[own], v[own])))
         return chance
 
-    def score(self, columns: Array) -> ScoreTest:
-        """The score test of columns at the rows, beside what the model has already."""
-        return self.scores(columns[:, None])[0]
-
-    def scores(self, each: Array) -> list[ScoreTest]:
-        """The same for several sets of columns, each by itself: (rows, sets, columns), where some may be 0."""
-        (rows, first), weights, found = self._cells, self.fit.observed.weights, []
-        n = self.n if weights is None else float(weights[rows].sum())
-        shape, columns = (len(rows), *each.shape[1:]), each[first].reshape(len(rows), -1)
-        weighted = self.posterior.gamma[rows, None] * columns
-        free = columns - self.posterior.factorised().smooth_rows(rows, weighted)
-        statistics, sizes = self._scored(*(np.swapaxes(own.reshape(shape), 0, 1) for own in (columns, weighted, free)))
-        for statistic, size in zip(statistics.tolist(), sizes.tolist(), strict=True):
+    def scores(self, each: Array, telling: float = 0.0) -> list[ScoreTest]:
+        """Score tests of sets of columns beside the model, (sets, columns, rows); exact from ``telling`` on."""
+        (rows, first), q, weights = self._cells, self.posterior, self.fit.observed.weights
+        n, total = self.n if weights is None else float(weights[rows].sum()), self.fit.observed.total
+        columns, gamma, found = each[..., first], q.gamma[rows], list[ScoreTest]()
+        weighted = gamma * columns
+        free = columns - q.factorised().smooth_rows(rows, weighted.reshape(-1, len(rows))).reshape(columns.shape)
+        heavy = np.abs(gamma) * columns if (gamma < 0.0).any() else weighted
+        sizes, axes = np.linalg.eigh(heavy @ columns.swapaxes(1, 2))
+        root = (axes * _inverse_root(sizes, 1e-10 * sizes[:, -1:])[:, None]) @ axes.swapaxes(1, 2)
+        variance = weighted @ free.swapaxes(1, 2)
+        # All that the model has nothing of has the eigenvalue 1: which axes those are is not for rounding to decide.
+        apart = APART * np.cos(np.add.outer(*2 * [np.arange(len(root[0]))]) ** 2.0)
+        left, turn = np.linalg.eigh(root @ (0.5 * (variance + variance.swapaxes(1, 2))) @ root + apart)
+        axes = root @ turn * _inverse_root(left, FREE)[:, None]
+        squares = ((columns @ q.a[rows])[:, None] @ axes)[:, 0] ** 2
+        large = np.flatnonzero(squares.sum(axis=1) >= telling * n)
+        if large.size:  # where rows pull more than their likelihood says, the slopes vary as much more
+            expected, seen = np.moveaxis((axes[large].swapaxes(1, 2) @ free[large]) ** 2 @ self._pulls, 2, 0)
+            squares[large] /= np.maximum(seen / np.maximum(expected, 1e-300), 1.0)
+        for statistic, size in zip(squares.sum(axis=1).tolist(), (left > FREE).sum(axis=1).tolist(), strict=True):
             share = min(statistic / n, 0.999)  # a free scale would shrink
             nats = -0.5 * np.log1p(-share) if self.fit.model.likelihood.scaled else 0.5 * share
-            found.append(ScoreTest(statistic, size, float(nats) * self.fit.observed.total, n))
+            found.append(ScoreTest(statistic, size, float(nats) * total, n))
         return found
 
     @cached_property
@@ -248,23 +259,8 @@ class CheckView:
         columns = trend([*inside.values(), *outside.values(), self.fit.observed.places[self.rows].astype(np.float64)])
         z = np.nan_to_num(np.clip((f - f.mean()) / f.std(), -3.0, 3.0))
         # A cube of it is too like what the model has, and too much of it chance.
-        square = np.where(np.arange(DEGREE) == 0, z[:, None] ** 2, 0.0)
-        return self.scores(np.concatenate([columns, square[:, None]], axis=1))
-
-    def _scored(self, columns: Array, weighted: Array, free: Array) -> tuple[Array, Array]:
-        """Statistics and sizes of sets of columns (sets, rows, width), times gamma, and what the model leaves free."""
-        a, gamma = self.posterior.a[self._cells[0]], self.posterior.gamma[self._cells[0], None]
-        heavy = np.abs(gamma) * columns if (gamma < 0.0).any() else weighted
-        sizes, axes = np.linalg.eigh(np.swapaxes(columns, 1, 2) @ heavy)
-        axes = axes * _inverse_root(sizes, 1e-10 * np.maximum(sizes[:, -1:], 1e-300))[:, None]
-        variance = np.swapaxes(weighted, 1, 2) @ free
-        left, turn = np.linalg.eigh(np.swapaxes(axes, 1, 2) @ (0.5 * (variance + np.swapaxes(variance, 1, 2))) @ axes)
-        axes = axes @ turn * _inverse_root(left, FREE)[:, None]
-        slopes = ((a @ columns)[:, None] @ axes)[:, 0]
-        # Where rows pull more than their likelihood says, the slopes vary as much more.
-        expected, seen = np.moveaxis(self._pulls @ (free @ axes) ** 2, 1, 0)
-        statistics = (slopes**2 / np.maximum(seen / np.maximum(expected, 1e-300), 1.0)).sum(axis=1)
-        return statistics, (left > FREE).sum(axis=1)
+        square = np.eye(DEGREE)[:1, :, None] * z**2
+        return self.scores(np.concatenate([columns, square]), TELLING)
 
     @cached_property
     def _cells(self) -> tuple[Codes, Any]:
@@ -274,12 +270,12 @@ class CheckView:
 
     @cached_property
     def _pulls(self) -> Array:
-        """(2, cells): how much the likelihood says that the pull of each varies, and its square as it is seen."""
+        """(cells, 2): how much the likelihood says that the pull of each varies, and its square as it is seen."""
         (rows, _), q, weights = self._cells, self.posterior, self.fit.observed.weights
         a, gamma, v = q.a[rows], q.gamma[rows], q.v[rows]
         counts = np.ones(len(rows)) if weights is None else np.maximum(weights[rows], 1e-12)
         free = np.maximum(1.0 - np.clip(gamma * v / counts, 0.0, 0.99), 0.01)
-        return np.array([np.abs(gamma), a**2 / counts / free])
+        return np.array([np.abs(gamma), a**2 / counts / free]).T
 
     # -- covariates
 
@@ -372,36 +368,47 @@ def looked_at(rows: Codes, copies: Array | None) -> Codes:
 
 
 def trend(columns: Sequence[Array]) -> Array:
-    """Polynomials in the ranks of columns, (n, columns, `DEGREE`), each with mean square near 1.
+    """Polynomials in the ranks of columns, (columns, `DEGREE`, n), each with mean square near 1.
 
     They are 0 where a value is missing, and where there are too few values that differ for their degree.
     """
-    values = np.where(np.isfinite(columns), columns, np.nan)
+    values = np.array(columns)
+    missing = ~np.isfinite(values)
+    values[missing] = np.nan
     places, distinct = _ranks(values)
     u = 2.0 * places - 1.0
     square, degrees = u**2, np.arange(1, DEGREE + 1)
-    out = np.array([u, 1.5 * square - 0.5, (2.5 * square - 1.5) * u, (4.375 * square - 3.75) * square + 0.375])
-    out *= (np.sqrt(2.0 * degrees + 1.0)[:, None] * (degrees[:, None] < distinct))[..., None]
-    out[:, np.isnan(values)] = 0.0
-    return np.ascontiguousarray(out.T)
+    scale, out = np.sqrt(2.0 * degrees + 1.0) * (degrees < distinct[:, None]), np.empty((len(u), DEGREE, u.shape[1]))
+    last = (4.375 * square - 3.75) * square + 0.375
+    for k, own in enumerate((u, 1.5 * square - 0.5, (2.5 * square - 1.5) * u, last)):
+        np.multiply(own, scale[:, k, None], out=out[:, k])
+    np.copyto(out, 0.0, where=missing[:, None])
+    return out
 
 
 def _ranks(values: Array) -> tuple[Array, Array]:
-    """Places between 0 and 1 within rows, the same for equal values, and how many differ; those of NaN are beyond 1."""
-    order = np.argsort(values, axis=1)
-    ordered, count = np.take_along_axis(values, order, axis=1), np.isfinite(values).sum(axis=1, keepdims=True)
-    new, middle = ordered[:, 1:] != ordered[:, :-1], np.arange(0.5, values.shape[1]) + np.zeros((len(values), 1))
+    """Places between 0 and 1 within rows, the same for equal values, and how many differ; those of NaN are beyond 1.
+
+    Numbers are sorted as whole ones of the same order, whose last digits are their places: equal to 1e-11 is equal.
+    """
+    bits, digits = (values + 0.0).view(np.int64), values.shape[1].bit_length()
+    bits ^= (bits >> 63) & np.int64(2**63 - 1)
+    keys = np.sort((bits >> digits << digits) + np.arange(values.shape[1]), axis=1)
+    order, new = keys & (2**digits - 1), np.diff(keys >> digits) != 0
+    order += values.shape[1] * np.arange(len(values))[:, None]
+    middle, count = np.tile(np.arange(0.5, values.shape[1]), (len(values), 1)), np.isfinite(values).sum(axis=1)
     for k in np.flatnonzero(~new.all(axis=1)):
         ends = np.concatenate([[0], np.flatnonzero(new[k]) + 1, [values.shape[1]]])
         middle[k] = np.repeat(0.5 * (ends[1:] + ends[:-1]), np.diff(ends))
     places = np.empty(values.shape)
-    np.put_along_axis(places, order, middle / np.maximum(count, 1), axis=1)
-    return places, np.count_nonzero(np.isfinite(ordered[:, 1:]) & new, axis=1) + 1
+    places.reshape(-1)[order] = middle / np.maximum(count, 1)[:, None]
+    return places, (new & (np.arange(1, values.shape[1]) < count[:, None])).sum(axis=1) + 1
 
 
 def _some(columns: dict[str, Array]) -> dict[str, Array]:
     """Columns that change, as many as are looked at."""
-    changing = {name: values for name, values in columns.items() if len(np.unique(values[np.isfinite(values)])) > 1}
+    finite = {name: values[np.isfinite(values)] for name, values in columns.items()}
+    changing = {name: columns[name] for name, good in finite.items() if good.size and good.min() < good.max()}
     return dict(list(changing.items())[:MOST_COLUMNS])
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.special import chdtr, chdtrc, fdtrc, ndtr, stdtr, stdtrit
 
 from klimb.errors import KlimbError
-from klimb.models.check_view import FEWEST_ROWS, MOST_LEVELS, CheckView, kurtosis_score, skew_score
+from klimb.models.check_view import FEWEST_ROWS, MOST_LEVELS, TELLING, CheckView, kurtosis_score, skew_score
 from klimb.report.records import Checks, Finding
 from klimb.report.text import plain
 
@@ -30,7 +30,7 @@ CLEAR = 4.0  # spread of the predictions over what rows add to their own
 NATS = 3.0  # a gain that is worth saying
 
 # From which a misfit is large: shares of the rows' unexplained variance, ...
-CURVE, ABSENT, BETWEEN, LINK, DRIFT = 0.02, 0.05, 0.05, 0.02, 0.05
+CURVE, ABSENT, BETWEEN, LINK, DRIFT = TELLING, 0.05, 0.05, TELLING, 0.05
 DISPERSION, SPREAD = 1.25, 1.5  # ... ratios of variances and of mean absolute residuals, ...
 ZEROS, NEIGHBOURS = 0.02, 0.2  # ... a share of the rows, a correlation, ...
 HEAVY, LIGHT, SKEW, FAR = 1.0, 1.1, 0.5, 4.5  # ... excess kurtosis (-1.2 if uniform), skewness, and sds
@@ -176,7 +176,7 @@ def groups(view: CheckView) -> Iterator[Suspect]:
         variance = max(float(np.sum(pull**2 / noise - weight) / total / (weight @ (weight / total))), 0.0)  # of means
         share = variance * float(total / size[some].sum())
         if len(pull) <= MOST_LEVELS:
-            p = view.score((codes[:, None] == np.flatnonzero(some)).astype(np.float64)).p
+            p = view.scores((codes == np.flatnonzero(some)[:, None])[None].astype(np.float64))[0].p
         else:  # the variance of a sum of pulls is at most that of its rows
             p = float(chdtrc(len(pull), float(np.sum(pull**2 / weight)) / noise))
         gain = 0.5 * float(np.sum(pull**2 / noise * variance / (1.0 + variance * weight) - np.log1p(variance * weight)))
@@ -303,24 +303,27 @@ def skew(view: CheckView) -> Iterator[Suspect]:
 @check("spread")
 def spreads(view: CheckView) -> Iterator[Suspect]:
     """A spread of residuals that changes along the prediction or a column (heteroscedasticity)."""
-    columns = {"the prediction": view.without[0], **view.columns[0]} if len(view.rows) >= 10 * BINS else {}
+    if len(view.rows) < 10 * BINS:
+        return
+    columns = {"the prediction": view.without[0], **view.columns[0]}
+    values, place = np.array(list(columns.values())), (len(view.rows) - 1.0) * np.arange(1, BINS) / BINS
+    low, ordered = place.astype(np.intp), np.sort(values, axis=1)
+    edges = ordered[:, low] + (place - low) * (ordered[:, low + 1] - ordered[:, low])
+    edges[:, 1:][edges[:, 1:] == edges[:, :-1]] = np.inf  # equal ones are one
+    close = np.abs(values[0] - edges[0, :, None]) <= 2.0 * view.own_pull
+    edges[0, close.mean(axis=1) >= 0.05] = np.inf  # no row may choose its bin by its own y
     size, counts = np.abs(view.residuals), view.counts  # type: ignore[arg-type]
-    total, squares = counts * size, float(counts @ size**2)
-    place = (len(size) - 1.0) * np.arange(1, BINS) / BINS
-    low = place.astype(np.intp)
-    for name, values in columns.items():
-        ordered = np.sort(values)
-        edges = np.unique(ordered[low] + (place - low) * (ordered[low + 1] - ordered[low]))
-        if name == "the prediction":  # no row may choose its bin by its own y
-            edges = edges[[np.mean(np.abs(values - edge) <= 2.0 * view.own_pull) < 0.05 for edge in edges]]
-        bins = np.sum([values >= edge for edge in edges], axis=0, dtype=np.intp) if edges.size else low[:0]
-        weight = np.bincount(bins, counts, len(edges) + 1)
-        means = np.bincount(bins, total, len(edges) + 1) / np.maximum(weight, 1e-300)
+    sums = np.column_stack([counts, counts * size])
+    above = np.sort((values[:, None] >= edges[..., None]).astype(np.float64) @ sums, axis=1)[:, ::-1]
+    above = np.concatenate([np.tile(sums.sum(axis=0), (len(values), 1, 1)), above, 0.0 * above[:, :1]], axis=1)
+    middle, squares = float(counts @ size) / view.n, float(counts @ size**2)
+    for name, (weight, total), own in zip(columns, -np.diff(above, axis=1).swapaxes(1, 2), edges, strict=True):
+        means = total / np.maximum(weight, 1e-9)  # which are differences: nothing may be a little
         some = means[weight >= 5.0]
-        if len(some) < 2:
+        if len(some) < 2 or some.max() < SPREAD * some.min():
             continue
-        between = float(weight @ (means - float(total.sum()) / view.n) ** 2)
-        k, within = len(weight) - 1, squares - float(weight @ means**2)
+        between, k = float(weight @ (means - middle) ** 2), int(np.isfinite(own).sum())
+        within = squares - float(weight @ means**2)
         p = float(fdtrc(k, view.n_free - k, between / k / max(within / max(view.n_free - k, 1.0), 1e-300)))
         ratio, high = float(some.max() / max(some.min(), 1e-3)), "high" if some[-1] > some[0] else "low"
         grows = name == "the prediction" and high == "high" and (view.y > 0.0).all()

@@ -50,6 +50,16 @@ class LeftOut(NamedTuple):
     at: Array
 
 
+class _Column:
+    """A field of `LeftOut`, of all rows."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, loo: LeaveOneOut, owner: type) -> Array:
+        return getattr(loo._left_out, self._name)  # type: ignore[no-any-return]
+
+
 @stored("loo")
 @dataclass(frozen=True, eq=False)
 class LeaveOneOut:
@@ -65,6 +75,8 @@ class LeaveOneOut:
     sampled_from: int = 0  # rows that these are a sample of; 0 where they are all
     details: Callable[[Any], Array] | None = field(default=None, metadata={SKIPPED: False})  # of rows; None: of all
 
+    mean, variance, below, at = _Column(), _Column(), _Column(), _Column()
+
     @cached_property
     def _left_out(self) -> LeftOut:
         if self.moments is not None:
@@ -77,24 +89,6 @@ class LeaveOneOut:
         if self.details is not None and "_left_out" not in self.__dict__ and len(rows) < len(self.log_density):
             return LeftOut(*self.details(rows))
         return LeftOut(*(values[rows] for values in self._left_out))
-
-    @property
-    def mean(self) -> Array:
-        return self._left_out.mean
-
-    @property
-    def variance(self) -> Array:
-        return self._left_out.variance
-
-    @property
-    def below(self) -> Array:
-        """P(Y < y_i)."""
-        return self._left_out.below
-
-    @property
-    def at(self) -> Array:
-        """P(Y <= y_i)."""
-        return self._left_out.at
 
     def pit(self) -> Array:
         """P(Y <= y_i | others): uniform where the model is calibrated.
@@ -184,8 +178,9 @@ class Cavities:
         return mean, variance, below, at
 
 
-def cavities(site: Site, y: Array, m: Array, v: Array, slack: Array, a: Array, gamma: Array) -> Cavities:
-    """The cavities of clean data from their marginals and their own sites (a, gamma)."""
+def cavities(site: Site, y: Array, m: Array, v: Array, slack: Array, a: Array, gamma: Array,
+             counts: Array | None = None) -> Cavities:
+    """The cavities of clean data from their marginals and their own sites (a, gamma), how often they count if known."""
     with np.errstate(divide="ignore", invalid="ignore"):
         cavity = 1.0 / (1.0 / (v - slack) - gamma)
     proper = np.isfinite(cavity) & (cavity >= 0)
@@ -194,7 +189,8 @@ def cavities(site: Site, y: Array, m: Array, v: Array, slack: Array, a: Array, g
     density = np.full(len(y), np.nan)
     rows: Any = slice(None) if proper.all() else np.flatnonzero(proper.reshape(site.n_outputs, -1).all(axis=0))
     places = rows if proper.all() else _places(rows, site, len(y))
-    density[rows] = log_predictive(site.rows(rows), y[rows], m_out[places], v_out[places], m[places], v[places])
+    known = None if counts is None or np.any(slack) else ((gamma * v)[places], counts[places])
+    density[rows] = log_predictive(site.rows(rows), y[rows], m_out[places], v_out[places], m[places], v[places], known)
     return Cavities(m_out, v_out, density, site, y)
 
 
@@ -255,7 +251,7 @@ def leave_one_out(model: Any, components: Components, data: Observed, q: Posteri
     alone = len(components.parts) == 1 and data.weights is None and not components.parts[0].couples
     if q is not None and alone and q.spread and len(q.m) == data.n and not q.latent.by_products:
         site, m = model.new_site(data.aux), q.m if data.offset is None else q.m + data.offset
-        every = [cavities(site, site.validate(data.y), m, q.v, q.latent.slack, q.a, q.gamma)]
+        every = [cavities(site, site.validate(data.y), m, q.v, q.latent.slack, q.a, q.gamma, data.counts)]
     else:
         every = _every_cavity(model, components.theta[keep], [components.parts[k] for k in keep], data)
     few = plain is components and data.n <= FEW_ROWS * plain.parts[0].size  # rows of a level, of which there are fewer
@@ -283,7 +279,7 @@ def _every_cavity(model: Any, points: Array, parts: list[Any], data: Observed) -
         else:
             known.append(None)
             waiting.append((site, m, v, here.slack[: m.size]))
-    others = iter(_of_points(waiting, y) if waiting else ())
+    others = iter(_of_points(waiting, y, data.counts) if waiting else ())
     return [next(others) if one is None else one for one in known]
 
 
@@ -300,15 +296,16 @@ def _joined(sites: list[Site], n: int) -> Site | None:
                                                   for own in sites]) for name in site.per_datum})
 
 
-def _of_points(points: list[tuple[Site, Array, Array, Array]], y: Array) -> list[Cavities]:
+def _of_points(points: list[tuple[Site, Array, Array, Array]], y: Array, counts: Array) -> list[Cavities]:
     """The cavities at several points of theta, from sites, means, variances and slacks at each."""
     count, many = len(points), _joined([point[0] for point in points], len(y))
     if many is None:  # a call for each
-        return [found for point in points for found in _of_points([point], y)]
+        return [found for point in points for found in _of_points([point], y, counts)]
     m, v, slack = (np.concatenate(each) for each in list(zip(*points, strict=True))[1:])
     own = np.tile(y, count)
-    e = many.oracle(own, m, v)  # of one copy of each datum: that is what is left out
-    found = cavities(many, own, m, v, slack, -e.alpha, e.gamma)
+    e = (many.rough() if many.separable else many).oracle(own, m, v)  # of one copy of each datum, which is left out
+    found = cavities(many, own, m, v, slack, -e.alpha, e.gamma,
+                     np.tile(counts, len(m) // len(counts)))
     each = [values.reshape(count, -1) for values in (found.m, found.v, found.log_density)]
     return [Cavities(each[0][k], each[1][k], each[2][k], point[0], y) for k, point in enumerate(points)]
 
@@ -391,8 +388,9 @@ def _log_sum(logs: Array) -> Array:
 def _details(parts: list[Cavities], log_w: Array, rows: Any) -> Array:
     """What `LeftOut` has of some rows, by the weights of each row's parts; NaN where something is missing."""
     rows, n = np.arange(log_w.shape[1]) if rows is None else rows, len(parts[0].y)
+    log_w = log_w[:, rows]
     with np.errstate(invalid="ignore"):
-        w = np.exp(log_w[:, rows] - _log_sum(log_w[:, rows]))
+        w = np.exp(log_w - _log_sum(log_w))
         good = np.flatnonzero(np.isfinite(w).all(axis=0))
         out, own, many = np.full((4, len(rows)), np.nan), rows[good], _joined([part.site for part in parts], n)
         try:

@@ -30,8 +30,7 @@ USUAL_TOL = 1e-6  # of a fit; where less is asked for, search and integration fo
 FIT_TOL = 1e-5  # of fits on the way: what they leave must not mislead a line search
 POINT_TOL = 1e-3  # of fits that are averaged: bounds are good to some 1e-5 nats, means to 3e-3 sd, whose signs vary
 FAR_TOL, FAR = 1e-4, 1.0  # of those where some entry of the gradient is larger than this
-CURVATURE_TOL = 1e-7  # of fits whose gradients are subtracted
-STEP = 0.05  # in theta, for the Hessian as differences of gradients
+STEP, FINE = 0.05, 0.04  # in theta, for the Hessian as differences of gradients, and how far it is gone for more digits
 NEAR, SMALL = 1.5, 0.5  # sds of theta that this step is at most, as counts guess them, and to one side
 LEAST_BENT = 0.03  # of a curvature with the sites held, over the largest
 LEAST_FALL, PAST = 0.2, 8.0  # nats per unit of theta by which a prior that ends falls so far beyond a search's limits
@@ -264,33 +263,25 @@ def higher_peak(peak: Peak, evaluate: Evaluator, found: HigherGround) -> Peak:
     return replace(higher, n_fits=higher.n_fits + peak.n_fits)
 
 
-def curvature(peak: Peak, evaluate: Evaluator, *, rough: bool = False, tol: float = CURVATURE_TOL) -> Array:
-    """Minus the Hessian of the objective at the peak, by central differences of its gradient; ``rough``: to one side.
+def curvature(peak: Peak, evaluate: Evaluator, *, rough: bool = False) -> Array:
+    """Minus the Hessian of the objective at the peak, by differences of its gradient; ``rough`` ones go farther.
+
+    A short step to one side leaves less of the third derivative than a long one to both, at half the fits.
     """
-    theta, lower, upper = peak.model.at, peak.model.theta.lower, peak.model.theta.upper
-    hessian, known, here = np.empty((theta.size, theta.size)), peak.model.information(), None
+    theta, lower, upper, q = peak.model.at, peak.model.theta.lower, peak.model.theta.upper, peak.result.posterior
+    here, known = evaluate.gradient(Evaluated(peak.model, peak.result, peak.objective)), peak.model.information()
     step = np.full(theta.size, STEP) if known is None else np.minimum(STEP, NEAR / np.sqrt(known))
     if rough:
-        here = evaluate.gradient(Evaluated(peak.model, peak.result, peak.objective))
-        held = held_curvature(peak.model, evaluate.data, peak.result.posterior, here)
-        if held is not None:
-            step = np.minimum(STEP, SMALL / np.sqrt(np.diagonal(held)))
-    for j in range(theta.size):
-        sides, places = list[Array](), list[float]()
-        inwards = -1.0 if theta[j] + step[j] > upper[j] else 1.0
-        for sign in (inwards,) if rough else (1.0, -1.0):
-            shifted = theta.copy()
-            shifted[j] = np.clip(theta[j] + sign * step[j], lower[j], upper[j])
-            found = evaluate(shifted, start=peak.result.posterior, tol=FIT_TOL if rough else tol)
-            evaluate.tell("curvature", len(sides) + 1 + j * (1 if rough else 2), theta.size * (1 if rough else 2),
-                          peak.result.bound)
-            sides.append(evaluate.gradient(found))
-            places.append(float(shifted[j]))
-            del found
-        if here is not None:
-            sides.append(here)
-            places.append(float(theta[j]))
-        hessian[j] = -(sides[0] - sides[1]) / (places[0] - places[1])
+        held = held_curvature(peak.model, evaluate.data, q, here)
+        step = step if held is None else np.minimum(STEP, SMALL / np.sqrt(np.diagonal(held)))
+    fine = FINE if peak.result.certified and not rough else 1.0  # what is estimated has fewer digits
+    hessian = np.empty((theta.size, theta.size))
+    for j, own in enumerate(fine * np.where(theta + step > upper, -step, step)):
+        shifted = np.clip(theta + own * np.eye(theta.size)[j], lower, upper)
+        found = evaluate(shifted, start=q, tol=fine * FIT_TOL)
+        evaluate.tell("curvature", j + 1, theta.size, peak.result.bound)
+        hessian[j] = (here - evaluate.gradient(found)) / (shifted[j] - theta[j])
+        del found
     return 0.5 * (hessian + hessian.T)
 
 

@@ -48,10 +48,9 @@ def _odd_series(x: Array, coefficients: tuple[float, ...]) -> Array:
 def stirling_error(x: Array) -> Array:
     """log gamma(x) - [(x - 1/2) log x - x + log(2 pi)/2]: what Stirling's formula leaves out, for x > 0."""
     x = np.asarray(x, dtype=np.float64)
-    large = np.maximum(x, 12.0)
-    small = np.minimum(x, 12.0)
+    large, small = x >= 12.0, np.minimum(x, 12.0)
     direct = gammaln(small) - (small - 0.5) * np.log(small) + small - HALF_LOG_2PI
-    return np.where(x >= 12.0, _odd_series(large, _STIRLING), direct)
+    return np.where(large, _odd_series(np.maximum(x, 12.0), _STIRLING), direct) if large.any() else direct
 
 
 # Coefficients of x^-3, x^-5, ... in the series of trigamma(x) - 1/x - 1/(2x^2), B_2k.

@@ -65,6 +65,7 @@ class Site(ABC):
     uses_variance: ClassVar[bool] = True  # False where the oracle ignores v (`Point`): the loop then seeks the mode
     response: ClassVar[Response]  # the same as a kind, which decides how predictions find their quantiles
     smooth: ClassVar[bool] = True  # log p(y|f) has two continuous derivatives in f
+    steady: ClassVar[bool] = False  # no further derivative of it is larger than the second
     separable: ClassVar[bool] = True  # a datum sees one latent value; else its oracle couples ``n_outputs`` of them
     survivor_trend: ClassVar[GammaTrend] = "mixed"  # ``gamma_trend`` of ``survivor``
     per_datum: ClassVar[tuple[str, ...]] = ()  # the parameters that may be arrays with one entry per datum

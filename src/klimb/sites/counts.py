@@ -17,6 +17,7 @@ from klimb.numerics.special import SPAN, Triple
 from klimb.numerics.tilted import Tilted
 from klimb.sites.base import EvenPart, Expectation, Site, clean_data, clean_labels, set_parameter
 
+FAINT = 1e-5  # probability of a label from which 1e-8 is not enough
 ENOUGH = 5e-5  # tolerance of a fit from which errors of 1e-8 need not be mended at its end
 
 
@@ -47,6 +48,7 @@ class Logistic(BinarySite):
     exact: bool = field(default=True, repr=False, metadata={SKIPPED: False})  # or to 1e-8, on the way to an optimum
 
     super_gaussian = True
+    steady = True
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         return self._signed(y, m, *(folded_moments if self.exact else rough_moments)(m, v))
@@ -76,9 +78,9 @@ class Logistic(BinarySite):
         return EvenPart(*special.log_cosh_even(x))
 
     def log_predictive(self, y: Array, m: Array, v: Array) -> Array:
-        small = folded_moments(m, v)[1]  # the probability of the less likely label
-        if np.any(small < 1e-290):
-            return super().log_predictive(y, m, v)
+        small = (folded_moments if self.exact else rough_moments)(m, v)[1]  # the probability of the less likely label
+        if np.any(small < (1e-290 if self.exact else FAINT)):
+            return super().log_predictive(y, m, v) if self.exact else Logistic().log_predictive(y, m, v)
         return np.where(y * m > 0.0, np.log1p(-small), np.log(small))
 
     def class_probabilities(self, m: Array, v: Array) -> Array:
@@ -206,6 +208,7 @@ class Binomial(Site):
     trials: Array | float
 
     log_concave = True
+    steady = True
     super_gaussian = True
     support = "{0, 1, ..., trials}"
     response = "counts"
@@ -274,6 +277,7 @@ class Poisson(Site):
     exposure: Array | float = 1.0
 
     log_concave = True
+    steady = True
     gamma_trend = "rising"
     response = "counts"
     positive = (("exposure", "Drop the rows that were not exposed."),)
@@ -286,6 +290,13 @@ class Poisson(Site):
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         return rate_expectation(y, m + np.log(self.exposure), v)
+
+    def value(self, y: Array, f: Array) -> Array:
+        positive = y > 0.0
+        weight = np.where(positive, y, 1.0)
+        with np.errstate(over="ignore", under="ignore"):
+            u = f + np.log(self.exposure / weight)
+            return np.asarray(weight * (np.where(positive, 1.0 + u, 0.0) - np.exp(u)))
 
     def start(self, y: Array) -> tuple[Array, Array]:
         gamma = y + 0.5
@@ -323,6 +334,7 @@ class NegativeBinomial(Site):
     size: Array | float
 
     log_concave = True
+    steady = True
     super_gaussian = True
     response = "counts"
     positive = (("size", "Use Poisson for counts that are not overdispersed."),)

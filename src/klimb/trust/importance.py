@@ -89,7 +89,8 @@ class Sample:
     def marginals(self, coordinates: Coordinates, which: Any) -> Marginals:
         """Some reported marginals at the draws, and the slopes of log p/q along them."""
         sd = np.where(coordinates.sd[which] > 0, coordinates.sd[which], 1.0)
-        return coordinates.report(self.z, which) / sd, coordinates.report(self.gradient, which) / sd
+        both = coordinates.report(np.concatenate([self.z, self.gradient]), which) / sd
+        return both[: len(self.z)], both[len(self.z) :]
 
     def moments(self, marginals: Marginals) -> WeightedMoments:
         """Mean, sd and skewness of marginals by weighting."""

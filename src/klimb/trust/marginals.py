@@ -87,6 +87,8 @@ def standard_quantile(p: float, skewness: Array) -> Array:
     u = float(ndtri(p))
     nearly = u + skewness * (u * u - 1.0) / 6.0  # Cornish and Fisher's first term
     skewed = np.abs(skewness) >= GAUSSIAN
+    if not skewed.any():
+        return nearly
     safe = np.where(skewed, skewness, 1.0)
     shape = _shape(safe)
     lower = np.where(safe > 0, gammaincinv(shape, p), gammainccinv(shape, p))

@@ -252,7 +252,7 @@ def trust_report(result: Result, *, draws: int | None = None, seed: int = 0, com
         raise InputError("draws must be at least 2", f"{draws}", "Leave it out, or ask for some thousands.")
     with threads_for(problem.latent.dense_size):
         coordinates = coordinates_of(posterior)
-        log_weights = LogWeights(problem, posterior, coordinates)
+        log_weights = LogWeights(problem, posterior, coordinates, result.bound if problem.site.separable else np.nan)
         n = default_draws(coordinates) if draws is None else draws
         own = draw(log_weights, n, seed=seed)
         best = _better_draws(log_weights, own, n, seed)
@@ -330,6 +330,6 @@ def _checked(coordinates: Coordinates, complete: bool) -> Any:
     n = len(coordinates.mean)
     if complete or n <= CHECKED:
         return np.arange(n)
-    widest = np.argsort(-coordinates.sd, kind="stable")[: CHECKED // 2]
+    widest = np.argpartition(-coordinates.sd, CHECKED // 2)[: CHECKED // 2]
     even = np.linspace(0, n - 1, CHECKED // 2).astype(np.intp)
     return np.unique(np.concatenate([widest, even]))

@@ -23,7 +23,8 @@ from klimb.sites.wrappers import Point
 
 NODES = (-1.0, 0.0, 1.0)  # of a site's range, where value, slope and curvature make a polynomial of degree 8
 ENOUGH = 6  # draws from which that is cheaper than the oracle at each
-IN_CACHE = 16384  # numbers of a block of them
+SAME = 1e-8  # nats per site up to which a bound by a cheaper oracle is the same
+IN_CACHE = 32768  # numbers of a block of them
 AHEAD = 0.1  # a step in f, in its sds
 SHARP = 1e-3  # two highest coefficients of it, from which a site has the oracle after all; errors are some hundredths
 
@@ -45,22 +46,29 @@ def bends(site: Site, y: Array, q: Posterior) -> tuple[Array, Array]:
 class LogWeights:
     """log w and its gradient for draws in standard coordinates.
 
-    ``mean`` is the exact expectation of log w under q: the bound, whatever method found q.
+    ``mean`` is the exact expectation of log w under q: the bound, whatever method found q. One that did so may know it.
     """
 
-    def __init__(self, problem: Problem, posterior: Posterior, coordinates: Coordinates) -> None:
+    def __init__(self, problem: Problem, posterior: Posterior, coordinates: Coordinates,
+                 bound: float = np.nan) -> None:
         self.posterior, self.coordinates = posterior, coordinates
         self.site, self.y = exact_site(problem.site), problem.y
         latent = posterior.latent
         self._slack = latent.slack if np.any(latent.slack > 0) else None
-        self.expectation = self.site.oracle(self.y, posterior.m, posterior.v)
         variance_term = float(posterior.gamma @ (posterior.v - latent.slack))
         if latent.by_products:  # a flat prior has neither mean nor determinant, but its KL has what matters of both
             self.offset = problem.constant - posterior.kl - 0.5 * variance_term
         else:
             mean_term = float(posterior.a @ (posterior.m - latent.mean))
             self.offset = problem.constant - 0.5 * (mean_term + posterior.factorised().logdet)
-        self.mean = float(self.expectation.value.sum()) + self.offset + 0.5 * variance_term
+        rest, site = self.offset + 0.5 * variance_term, self.site if np.isnan(bound) else self.site.rough()
+        self.expectation = site.oracle(self.y, posterior.m, posterior.v)
+        self.mean = float(self.expectation.value.sum()) + rest
+        if site is not self.site and abs(self.mean - bound) <= SAME * len(self.y):
+            self.mean = bound
+        elif site is not self.site:  # that of another method
+            self.expectation = self.site.oracle(self.y, posterior.m, posterior.v)
+            self.mean = float(self.expectation.value.sum()) + rest
         self.stationarity = _stationarity(posterior, self.expectation.alpha, self.expectation.gamma)
 
     def __call__(self, z: Array) -> tuple[Array, Array]:
@@ -135,15 +143,16 @@ def expected(site: Site, y: Array, f: Array, v: Array, *, slopes: bool = True) -
     if len(f) < ENOUGH or not (site.separable and site.log_concave):
         parts = [site.oracle(y, row, v) for row in f]
         return np.array([e.value for e in parts]), np.array([e.alpha for e in parts])
-    low, high = f.min(axis=0), f.max(axis=0)
-    centre, reach = 0.5 * (low + high), np.maximum(0.5 * (high - low), 1e-300)
+    low, high, site = f.min(axis=0), f.max(axis=0), site.rough()
+    centre, reach = 0.5 * (low + high), np.maximum(0.5 * (high - low), 1e-150)
     every = np.tile(np.arange(len(y)), len(NODES))  # one call, as a call for few sites costs more for each
     e = site.rows(every).oracle(y[every], np.ravel(centre + np.multiply.outer(NODES, reach)), v[every])
     told = np.stack([e.value, -reach[every] * e.alpha, -(reach[every] ** 2) * e.gamma])
     polynomial = _coefficients() @ told.reshape(3, len(NODES), -1).swapaxes(0, 1).reshape(3 * len(NODES), -1)
-    value, slope = np.empty_like(f), np.empty_like(f)
+    value, slope, inverse = np.empty_like(f), np.empty_like(f), 1.0 / reach
     for some in slices(f.shape[1], max(IN_CACHE // len(f), 1)):
-        s = (f[:, some] - centre[some]) / reach[some]
+        s = f[:, some] - centre[some]
+        s *= inverse[some]
         height, rise = np.tile(polynomial[-1, some], (len(f), 1)), np.zeros_like(s)
         for coefficient in polynomial[-2::-1, some]:
             if slopes:
@@ -151,7 +160,8 @@ def expected(site: Site, y: Array, f: Array, v: Array, *, slopes: bool = True) -
                 rise += height
             height *= s
             height += coefficient
-        value[:, some], slope[:, some] = height, rise / -reach[some]
+        value[:, some] = height
+        np.multiply(rise, -inverse[some], out=slope[:, some])
     sharp = np.flatnonzero(~(np.abs(polynomial[-2:]).sum(axis=0) < SHARP))
     if sharp.size:
         every = np.tile(sharp, len(f))
