@@ -86,7 +86,7 @@ def test_a_row_of_the_table_is_what_draws_say(fits):
             assert values.mean() == pytest.approx(row.mean, abs=0.03 * row.sd), (family, row.name)
             assert values.std() == pytest.approx(row.sd, rel=0.05), (family, row.name)
             ends = np.quantile(values, (0.5 - 0.5 * fit.interval, 0.5 + 0.5 * fit.interval))  # the few theta have steps
-            np.testing.assert_allclose(ends, (row.lower, row.upper), atol=0.06 * row.sd, err_msg=f"{family} {row.name}")
+            np.testing.assert_allclose(ends, (row.lower, row.upper), atol=0.08 * row.sd, err_msg=f"{family} {row.name}")
 
 
 def test_predictions_of_f_are_what_draws_say(fits):

@@ -26,7 +26,7 @@ from klimb.trust.marginals import skewed_pieces
 SCORES = np.linspace(-3.6, 3.6, 73)  # normal scores of the quantiles of theta that are kept
 CERTAIN = 8.0  # sds from which a normal distribution function is 0 or 1 to rounding
 GRID, BANDWIDTH = 401, 0.3  # points of a marginal's distribution function; its smoothing, in sd over n^(1/5)
-DRAWS = 4096  # that quantiles of theta are taken from
+DRAWS = 4096  # that quantiles of theta, and points beside weights, are taken from
 LIKELY = 0.1  # weight of a point of theta, over that of the heaviest, at which other modes are looked for
 LEAST_WEIGHT = 1e-4  # of a point that is kept, over that of the heaviest
 NO_THIRD = np.zeros((0, 0, 0, 0))
@@ -223,29 +223,31 @@ class Components:
         w = np.concatenate([part.sample(int(count), rng) for part, count in zip(self.parts, counts, strict=True)])
         theta = np.repeat(self.theta, counts, axis=0)
         if self.integrated and len(self.points):
-            chances, first = self._chances_of_points(), np.concatenate([[0], np.cumsum(counts)])
+            (points, chances), first = self._points_of_parts(), np.concatenate([[0], np.cumsum(counts)])
             for k in np.flatnonzero(counts):
-                theta[first[k] : first[k + 1]] = self.points[rng.choice(len(chances), int(counts[k]), p=chances[:, k])]
+                theta[first[k] : first[k + 1]] = points[rng.choice(len(points), int(counts[k]), p=chances[:, k])]
         if not self.integrated and self.covariance.size:
             root = psd_square_root(self.covariance, "the covariance of theta")
             theta = theta + rng.standard_normal((n, root.shape[1])) @ root.T
         order = rng.permutation(n)
         return theta[order], w[order]
 
+    def _points_of_parts(self) -> tuple[Array, Array]:
+        """`DRAWS` of the many points of theta, (DRAWS, d), and how likely each is beside each of the parts, (DRAWS, S).
 
-    def _chances_of_points(self) -> Array:
-        """(P, S): how likely each of the many points of theta is beside each of the few that have weights.
-
-        Near ones go together, and all points and all weights keep their shares: Sinkhorn's scaling of exp(-squared
+        Near ones go together, and all points and all parts keep their shares: Sinkhorn's scaling of exp(-squared
         distance / `TIGHT`).
         """
-        sd, chance = np.maximum(self.points.std(axis=0), 1e-300), self.point_weights / self.point_weights.sum()
-        away = squared_distances(self.points / sd, self.theta / sd)
+        edges = np.cumsum(self.point_weights)
+        which = np.searchsorted(edges, edges[-1] * (np.arange(DRAWS) + 0.5) / DRAWS)
+        points = self.points[np.minimum(which, len(edges) - 1)]
+        sd = np.maximum(points.std(axis=0), 1e-300)
+        away = squared_distances(points / sd, self.theta / sd)
         near, column = np.exp((away.min(axis=1, keepdims=True) - away) / TIGHT) + 1e-100, np.ones(len(self.weights))
         for _ in range(SCALED):
-            row = chance / (near @ column)
+            row = 1.0 / (DRAWS * (near @ column))
             column = self.weights / (row @ near)
-        return np.asarray(row[:, None] * near * column / self.weights)
+        return points, np.asarray(row[:, None] * near * column / self.weights)
 
 
 @dataclass(frozen=True, eq=False)
