@@ -123,3 +123,13 @@ def test_a_level_of_one_outcome_is_named():
 def test_the_place_of_the_intercepts_prior_is_always_printed():
     for priors in ({}, {"Intercept": "normal(0, 5)"}):
         assert "where other columns are at their means" in klimb.fit("y ~ x", DATA, priors=priors).priors["Intercept"]
+
+
+def test_means_that_are_known_to_an_order_of_magnitude_are_named():
+    # Beside 4,000 exact draws their sds are 10 to 27% too large here, those of all other rows within 6%.
+    rng, t = np.random.default_rng(1), np.arange(100)
+    rate = np.exp(np.concatenate([np.full(40, -6.0), np.linspace(-6.0, 2.0, 20), np.full(40, 1.0)]))
+    fit = klimb.fit("y ~ rw1(t)", {"t": t, "y": rng.poisson(rate)}, family="poisson")
+    assert any("order of magnitude" in note for note in fit.notes)
+    many = klimb.fit("y ~ rw1(t)", {"t": t, "y": rng.poisson(20.0 * np.sqrt(rate + 0.1))}, family="poisson")
+    assert not any("order of magnitude" in note for note in many.notes)

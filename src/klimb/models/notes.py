@@ -35,6 +35,7 @@ LIKELIER = 10.0  # nats by which counts are more in proportion to an offset than
 OVERFLOWING = 50.0  # range of such an offset that no fit survives
 TAIL, MOVED, RESTS = 2.5, 0.5, 0.95  # prior sds; posterior sds; share of what is known that is the prior's
 MOST = 3  # notes of one kind
+VAGUE = 1.5  # sd of a log mean, at the best hyperparameters, from which sds of the mean are not right to 10%
 
 
 def data_notes(encoder: Encoder, encoded: Encoded, data: Observed, family: Likelihood, frame: Frame,
@@ -225,7 +226,19 @@ def posterior_notes(fit: FormulaFit, priors: Mapping[str, Any] | None) -> tuple[
     known = bool(apart) or any("cannot tell" in note or "nothing" in note for note in fit.notes)  # why priors matter
     found = [text for name, text in _conflicts(fit, given) if name in given or not known]
     doubts = (term.doubt(values) for term, values in zip(fit.linear.terms, fit.linear.values, strict=True))
-    return (*apart[:MOST], *found[:MOST], *_held(fit, given), *_limits(fit), *_common(fit), *filter(None, doubts))
+    return (*apart[:MOST], *found[:MOST], *_held(fit, given), *_limits(fit), *_common(fit), *_unsure(fit),
+            *filter(None, doubts))
+
+
+def _unsure(fit: FormulaFit) -> Iterator[str]:
+    """Rows whose mean, exp(f), is known to an order of magnitude, in fits that are corrected to leading order alone."""
+    if fit.model.likelihood.link.name != "log" or fit.result is None or not any(
+            part.cubes.size for part in fit.components.parts):
+        return
+    rows = int(np.count_nonzero(fit.result.posterior.v > VAGUE**2))
+    if rows:
+        yield (f"means of {rows:,} row{'s' if rows > 1 else ''} are known to an order of magnitude only: read their "
+               'intervals. Their sds (predict(kind="mean")) rest on the upper tail and may be a third too large.')
 
 
 def _common(fit: FormulaFit) -> Iterator[str]:
