@@ -98,7 +98,8 @@ class Evaluator:
                  start: Posterior | None = None, tol: float = USUAL_TOL, sites: SitesNear | None = None) -> None:
         self.model, self.data, self.n_fits = model, data, 0
         self.sites = SitesNear() if sites is None else sites
-        self._finest = FIT_TOL * tol / USUAL_TOL if tol < USUAL_TOL else np.inf  # who asks for more digits gets them
+        self.finer = tol < USUAL_TOL  # who asks for more digits gets them
+        self._finest = FIT_TOL * tol / USUAL_TOL if self.finer else np.inf
         self._listen, self._max_iter, self._latest = listen, max_iter, start
         self._tol = FAR_TOL  # of the next fit of a climb
         self.path: list[float] = []  # the best objective after every fit of a climb
@@ -266,7 +267,8 @@ def higher_peak(peak: Peak, evaluate: Evaluator, found: HigherGround) -> Peak:
 def curvature(peak: Peak, evaluate: Evaluator, *, rough: bool = False) -> Array:
     """Minus the Hessian of the objective at the peak, by differences of its gradient; ``rough`` ones go farther.
 
-    A short step to one side leaves less of the third derivative than a long one to both, at half the fits.
+    A short step to one side leaves less of the third derivative than a long one to both, at half the fits. But it asks
+    for many digits of a gradient: where that is estimated, or more than the usual digits are wanted, steps are long.
     """
     theta, lower, upper, q = peak.model.at, peak.model.theta.lower, peak.model.theta.upper, peak.result.posterior
     here, known = evaluate.gradient(Evaluated(peak.model, peak.result, peak.objective)), peak.model.information()
@@ -274,14 +276,18 @@ def curvature(peak: Peak, evaluate: Evaluator, *, rough: bool = False) -> Array:
     if rough:
         held = held_curvature(peak.model, evaluate.data, q, here)
         step = step if held is None else np.minimum(STEP, SMALL / np.sqrt(np.diagonal(held)))
-    fine = FINE if peak.result.certified and not rough else 1.0  # what is estimated has fewer digits
-    hessian = np.empty((theta.size, theta.size))
+    both = not rough and (evaluate.finer or not peak.result.certified)
+    fine, hessian = 1.0 if rough or both else FINE, np.empty((theta.size, theta.size))
     for j, own in enumerate(fine * np.where(theta + step > upper, -step, step)):
-        shifted = np.clip(theta + own * np.eye(theta.size)[j], lower, upper)
-        found = evaluate(shifted, start=q, tol=fine * FIT_TOL)
-        evaluate.tell("curvature", j + 1, theta.size, peak.result.bound)
-        hessian[j] = (here - evaluate.gradient(found)) / (shifted[j] - theta[j])
-        del found
+        places, slopes = [theta[j]], [here]
+        for move in (own, -own) if both else (own,):
+            shifted = np.clip(theta + move * np.eye(theta.size)[j], lower, upper)
+            found = evaluate(shifted, start=q, tol=fine * FIT_TOL)
+            evaluate.tell("curvature", j + 1, theta.size, peak.result.bound)
+            places.append(shifted[j])
+            slopes.append(evaluate.gradient(found))
+            del found
+        hessian[j] = (slopes[-2] - slopes[-1]) / (places[-1] - places[-2])
     return 0.5 * (hessian + hessian.T)
 
 

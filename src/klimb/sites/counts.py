@@ -291,13 +291,6 @@ class Poisson(Site):
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         return rate_expectation(y, m + np.log(self.exposure), v)
 
-    def value(self, y: Array, f: Array) -> Array:
-        positive = y > 0.0
-        weight = np.where(positive, y, 1.0)
-        with np.errstate(over="ignore", under="ignore"):
-            u = f + np.log(self.exposure / weight)
-            return np.asarray(weight * (np.where(positive, 1.0 + u, 0.0) - np.exp(u)))
-
     def start(self, y: Array) -> tuple[Array, Array]:
         gamma = y + 0.5
         return gamma * (np.log(gamma) - np.log(self.exposure)), gamma
