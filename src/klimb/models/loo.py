@@ -50,16 +50,6 @@ class LeftOut(NamedTuple):
     at: Array
 
 
-class _Column:
-    """A field of `LeftOut`, of all rows."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, loo: LeaveOneOut, owner: type) -> Array:
-        return getattr(loo._left_out, self._name)  # type: ignore[no-any-return]
-
-
 @stored("loo")
 @dataclass(frozen=True, eq=False)
 class LeaveOneOut:
@@ -75,7 +65,23 @@ class LeaveOneOut:
     sampled_from: int = 0  # rows that these are a sample of; 0 where they are all
     details: Callable[[Any], Array] | None = field(default=None, metadata={SKIPPED: False})  # of rows; None: of all
 
-    mean, variance, below, at = _Column(), _Column(), _Column(), _Column()
+    @property
+    def mean(self) -> Array:
+        return self._left_out.mean
+
+    @property
+    def variance(self) -> Array:
+        return self._left_out.variance
+
+    @property
+    def below(self) -> Array:
+        """P(Y < y_i)."""
+        return self._left_out.below
+
+    @property
+    def at(self) -> Array:
+        """P(Y <= y_i)."""
+        return self._left_out.at
 
     @cached_property
     def _left_out(self) -> LeftOut:
