@@ -100,7 +100,11 @@ def spread_draws(weights: Array, parts: Gaussians, n: int, seed: int) -> Array:
     owner = np.searchsorted(np.cumsum(weights)[:-1], (np.arange(n) + 0.5) / n)
     z = normal_draws(n, parts.dim, seed=seed)
     mixed = np.argsort((np.arange(n) * 0.6180339887498949) % 1.0, kind="stable")  # no order left between z and owner
-    return np.asarray(parts.means[owner] + np.einsum("nde,ne->nd", parts.roots[owner], z[mixed]))
+    out = parts.means[owner]
+    for k, root in enumerate(parts.roots):
+        own = owner == k
+        out[own] += z[mixed[own]] @ root.T
+    return np.asarray(out)
 
 
 def log_mixture(weights: Array, log_densities: Array) -> Array:

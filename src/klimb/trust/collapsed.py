@@ -101,18 +101,20 @@ class CollapsedDraws:
         G = self.gradient if stein else self.e
         pull = weights[:, None] * (G - weights @ G)
         away = self.e - weights @ G
-        found = np.einsum("sa,sb,sc->abc", pull, away, away, optimize=True)
+        found = _cubes(pull[None], away[None])[0]
         shared = (found + np.swapaxes(found, 0, 1) + np.swapaxes(found, 0, 2)) / 3.0
         if not self.skew.size:
             return np.asarray(shared[None])
         (S, R), (L, k) = self.e.shape, self.rest.mean.shape
         out = np.zeros((L, R + k, R + k, R + k))
         for some in row_blocks(len(self.present), S * (R + k) ** 2):
-            levels = self.mean[:, some] - np.tensordot(weights, self.mean[:, some], axes=1)
-            a = np.concatenate([np.broadcast_to(away[:, None], (*levels.shape[:2], R)), levels], axis=2)
-            third = np.einsum("s,sla,slb,slc->labc", weights, a, a, a, optimize=True)
+            levels = np.moveaxis(self.mean[:, some] - np.tensordot(weights, self.mean[:, some], axes=1), 1, 0)
+            a = np.concatenate([np.broadcast_to(away, (len(levels), S, R)), levels], axis=2)
+            weighted = weights[:, None] * a
+            third = _cubes(weighted, a)
             # What u varies by given e: E a_i Cov(u_j, u_k | e) in all three orders, and its own third moments.
-            given = np.einsum("s,sla,sljk->lajk", weights, a, self.covariance[:, some], optimize=True)
+            inner = np.moveaxis(self.covariance[:, some], 1, 0).reshape(len(a), S, k * k)
+            given = (np.swapaxes(weighted, 1, 2) @ inner).reshape(len(a), R + k, k, k)
             third[:, :, R:, R:] += given
             third[:, R:, :, R:] += np.swapaxes(given, 1, 2)
             third[:, R:, R:, :] += np.moveaxis(given, 1, 3)
@@ -120,6 +122,18 @@ class CollapsedDraws:
             out[self.present[some]] = third
         out[:, :R, :R, :R] = shared
         return out
+
+
+def _cubes(one: Array, other: Array) -> Array:
+    """Sums over s of one_sa other_sb other_sc for each of L, by matrix products: (L, S, R) to (L, R, R, R)."""
+    L, S, R = one.shape
+    b, c = np.triu_indices(R)
+    half = np.zeros((L, R, len(b)))
+    for rows in row_blocks(S, L * len(b)):
+        half += np.swapaxes(one[:, rows], 1, 2) @ (other[:, rows, b] * other[:, rows, c])
+    out = np.empty((L, R, R, R))
+    out[:, :, b, c] = out[:, :, c, b] = half
+    return out
 
 
 class ShockWeights(ABC):
