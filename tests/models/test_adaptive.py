@@ -6,6 +6,8 @@ from scipy.stats import multivariate_t
 
 import klimb
 from klimb.numerics.proposals import HalfLines, StudentMixture
+from klimb.priors import beta, exponential, pc_correlation, pc_range, uniform
+from klimb.theta import BoundedParameter, GroupCovariance, PositiveParameter, Theta
 
 PRIORS = {"Intercept": "normal(0, 5)", "sd(g)": "exponential(2)", "sd(h)": "exponential(2)", "sigma": "exponential(2)"}
 
@@ -51,7 +53,7 @@ def test_an_sd_that_may_be_zero_is_integrated_out_to_zero_and_named() -> None:
 
 @pytest.mark.parametrize("power", [1.0, -0.5])
 def test_half_lines_keep_all_mass(power: float) -> None:
-    lines = HalfLines(np.array([np.nan, 0.3]), np.array([1.0, power]))
+    lines = HalfLines(np.array([np.nan, 0.3]), np.array([1.0, power]), np.zeros(2))
     theta = np.array([[0.4, -7.0], [0.1, 2.0]])
     assert lines.theta(lines.place(theta)) == pytest.approx(theta)
     # d theta / d u against differences, and the mass of a folded t.
@@ -65,6 +67,31 @@ def test_half_lines_keep_all_mass(power: float) -> None:
     mass = float(trapezoid @ np.exp(folded.log_density(grid))) * (x[1] - x[0]) * (y[1] - y[0])
     assert mass == pytest.approx(1.0, abs=0.01)
     assert (folded.draws(200, seed=1)[:, 1] >= 0.0).all()
+
+
+def test_ends_of_half_lines_where_a_density_vanishes() -> None:
+    """k log tanh x and its derivative; what is no half line has none."""
+    lines = HalfLines(np.array([0.3, np.nan]), np.array([-1.0, 1.0]), np.array([1.5, 0.0]))
+    x, h = np.array([[0.4, -2.0], [1e-3, 5.0]]), 1e-7
+    value, slope = lines.log_vanishing(x)
+    assert value == pytest.approx(1.5 * np.log(np.tanh(x[:, 0])))
+    change = (lines.log_vanishing(x + [h, 0.0])[0] - lines.log_vanishing(x - [h, 0.0])[0]) / (2.0 * h)
+    assert slope == pytest.approx(np.column_stack([change, np.zeros(2)]), rel=1e-5)
+
+
+def test_half_lines_are_for_logarithms_alone() -> None:
+    """A correlation of ar1 lies between limits, those of random slopes are inverse tangents: neither may be zero."""
+    sds = (PositiveParameter("sd(g)", exponential(1.0)), PositiveParameter("sd(x | g)", exponential(1.0)))
+    blocks = (PositiveParameter("range", pc_range(1.0)), BoundedParameter("rho", pc_correlation(), -1.0, 1.0),
+              PositiveParameter("share", uniform(0.0, 2.0)), GroupCovariance(sds, ("cor",)))
+    assert Theta.of(blocks).powers.tolist() == [-1.0, 0.0, 0.0, 1.0, 1.0, 0.0]
+
+
+def test_the_cusp_of_a_prior_is_known_beside_a_surrogate() -> None:
+    block = BoundedParameter("rho", pc_correlation(), -1.0, 1.0)
+    theta = np.array([[-2.3], [-0.01], [0.02], [1.7]])
+    assert block.sharp_prior(theta) == pytest.approx([block.log_density(one) for one in theta], abs=3e-5)
+    assert BoundedParameter("phi", beta(1.0, 1.0), 0.0, 1.0).sharp_prior(theta) is None
 
 
 def test_the_evidence_is_that_of_many_draws() -> None:

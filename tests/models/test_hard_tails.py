@@ -126,7 +126,7 @@ def test_moments_follow_the_tail_of_the_prior(dim: int) -> None:
     """range^(-dim / 2) exponential: without a mean up to two inputs, without an sd up to four."""
     block = PositiveParameter("range", klimb.priors.pc_lengthscale(1.0, 0.5, dim))
     u = (np.arange(1000) + 0.5) / 1000.0  # flat down to 0
-    theta = np.log(u[:, None]) / block.power
+    theta = np.log(u[:, None]) / block.powers()[0]
     components = Components(np.full(1000, 1e-3), theta, (DenseWeights(np.zeros(1), np.eye(1)),) * 1000)
     assert np.isnan(posterior_means(Theta.of([block]), components)["range"]) == (dim == 1)
     assert limits_reached(Theta.of([block]), components) == {"range": -0.5 * dim}

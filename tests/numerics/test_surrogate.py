@@ -122,14 +122,48 @@ def test_errors_leave_out_values_and_gradients_of_a_point() -> None:
     scale = found.length / np.sqrt(1.5)
     import klimb.numerics.surrogate as module
 
+    u, slopes = z @ found.axes, bent_slopes(z) @ np.linalg.inv(found.axes).T
     errors = []
     for pair in (pair for pair in module.TRIED if pair[0] == pytest.approx(scale)):
         own = []
         for i in range(30):
             keep = np.arange(30) != i
-            X = np.vstack([quadratics(z[keep]), *module._quadratic_slopes(z[keep])])
-            known = np.concatenate([bent(z)[keep], bent_slopes(z)[keep].T.ravel()])
-            one = module._tried(z[keep], bent(z)[keep], np.full(29, 1 / 29), np.full(29, np.inf), known, X, pair, 0.0)
-            own.append(float(one(z[i : i + 1])[0] - bent(z)[i]))
+            X = np.vstack([quadratics(u[keep]), *module._quadratic_slopes(u[keep])])
+            known = np.concatenate([bent(z)[keep], slopes[keep].T.ravel()])
+            one = module._tried(u[keep], bent(z)[keep], np.full(29, 1 / 29), np.full(29, np.inf), known, X, pair, 0.0)
+            own.append(float(one(u[i : i + 1])[0] - bent(z)[i]))
         errors.append(float(np.sqrt(np.mean(np.square(own)))))
     assert min(abs(error - found.error) for error in errors) < 0.05 * found.error
+
+
+def test_gradients_tell_where_a_function_varies_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ridge across no axis: one lengthscale for all directions needs several times as many points."""
+    import klimb.numerics.surrogate as module
+
+    z, new = np.random.default_rng(3).standard_normal((60, 3)), np.random.default_rng(4).standard_normal((500, 3))
+    across = np.array([0.6, 0.8, 0.0])
+
+    def ridge(z: np.ndarray) -> np.ndarray:
+        return -0.5 * (z**2).sum(axis=1) + np.sin(2.5 * z @ across)
+
+    slopes, errors = -z + 2.5 * np.cos(2.5 * z @ across)[:, None] * across, list[float]()
+    for directions in (module._directions, lambda points, values, slopes: np.eye(3)):
+        monkeypatch.setattr(module, "_directions", directions)
+        found = fit_surrogate(z, ridge(z), np.ones(60), slopes=slopes)
+        assert found is not None
+        errors.append(float(np.median(np.abs(found(new) - ridge(new)))))
+    assert errors[0] < 0.3 * errors[1]
+
+
+def test_claims_stay_near_the_tangent_of_the_nearest_point() -> None:
+    """Beyond all points a long lengthscale may promise anything; the gradient at the nearest point knows better."""
+    z = np.random.default_rng(5).uniform(-1.0, 1.0, (40, 2))
+    steep = -np.exp(3.0 * z[:, 0]) - 0.5 * z[:, 1] ** 2
+    slopes = np.column_stack([-3.0 * np.exp(3.0 * z[:, 0]), -z[:, 1]])
+    found = fit_surrogate(z, steep, np.ones(40), slopes=slopes)
+    assert found is not None
+    new = np.array([[2.0, 0.0], [2.5, 0.5], [1.8, -0.3]])
+    nearest = np.argmin(((new[:, None] - z) ** 2).sum(axis=2), axis=1)
+    away = new - z[nearest]
+    tangent = steep[nearest] + (slopes[nearest] * away).sum(axis=1)
+    assert (found(new) <= tangent + 0.3 + (away**2).sum(axis=1) + 1e-9).all()

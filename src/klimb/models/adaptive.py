@@ -47,12 +47,14 @@ PROBE = 2.0  # where along an axis the width is measured, in sd
 WIDTHS = (0.4, 4.0)  # least and most of it
 FAR, FARTHER = 4.0, 2.0  # where a lower tail is looked at: in sd below the mode, and further down in theta
 SLOW, SLOPE = 7.0, 3.0  # fall in nats up to there, and beyond it per unit of theta, below which an sd may be zero
+NO_SLOPE = 0.03  # coordinates that may be zero, below which gradients in them are differences of large numbers
 LOW, WIDER = 8, 1.5  # points where such an sd is nearly zero, and the spread of the others there over that at the mode
 HIGHER = 0.5  # nats above the peak from which another one is climbed
 MEMORY = 2e8  # bytes of posteriors of weights that are remembered while points are drawn
 ANCHORS = 24  # fits whose sites may start others
 GAP = 40.0  # nats that the bound may be below the best while the evidence is not
 TESTED, TESTS = 48, 3  # points of its own choice after a first test by fewer, and how often it may try
+TAILS = 0.1  # error of a printed sd that is looked for where it rests on tails, although theta is known well
 EASY = 0.2  # error of such a test, of first draws without long tails, up to which half more points than it had do
 LAST, LONG = 0.01, 0.12  # mass of the most extreme values, and the share of a variance that makes it a long tail
 STEPS, NOTHING = 6, 4.0  # fits along such a tail, and nats below its best at which what it adds to a variance ends
@@ -87,7 +89,7 @@ class _Points:
         self.corrector, self.theta = corrector, cast("Theta", peak.model.theta)
         self.gain = self.corrector.gain(peak.result)
         self.fits: list[_Fitted] = []
-        self.coordinates = HalfLines(np.full(len(axes), np.nan), peak.model.theta.powers)
+        self.coordinates = HalfLines(np.full(len(axes), np.nan), peak.model.theta.powers, np.zeros(len(axes)))
         self.coordinates = self._looked_down(axes)
 
     def shown(self, theta: Array) -> Array:
@@ -97,17 +99,20 @@ class _Points:
     def _looked_down(self, axes: Array) -> HalfLines:
         """Coordinates in which no tail is long: that of an sd which may be zero falls as its prior's does.
 
-        The same holds at the other end of a size that may be infinite.
+        The same holds at the other end of a size that may be infinite. Where the density there does not fall as exp(
+        power theta) does, what is left is a power of the coordinate.
         """
         covariance, mode, powers = axes @ axes.T, self._peak.model.at, self.coordinates.power
-        centre = np.full(len(mode), np.nan)
-        for j, (sd, power) in enumerate(zip(np.sqrt(np.diagonal(covariance)), powers, strict=True)):
+        centre, vanishing = np.full(len(mode), np.nan), np.zeros(len(mode))
+        for j in np.flatnonzero(powers):
+            sd, power = np.sqrt(covariance[j, j]), powers[j]
             tail = mode - np.sign(power) * FAR * covariance[:, j] / sd
             lower = tail - FARTHER / power * np.eye(len(mode))[j]
             fall = -self.objective(tail)
             if fall < SLOW and -self.objective(lower) - fall < SLOPE * FARTHER:
                 centre[j] = power * mode[j] - 2.0 * abs(power) * sd
-        return HalfLines(centre, powers)
+                vanishing[j] = max(0.5 * np.round(2.0 * (self.fits[-1].slope[j] / power - 1.0)), 0.0)
+        return HalfLines(centre, powers, vanishing)
 
     def part(self, number: int) -> tuple[WeightPosterior, Status, Correction | None] | None:
         """q of the weights at a point, remembered where that is cheap, else fitted again, and its correction."""
@@ -129,14 +134,17 @@ class _Points:
         plain, gains = (np.array([getattr(fit, name) for fit in self.fits]) for name in ("plain", "gain"))
         log_volume, bend = self.coordinates.log_volume(place), self.coordinates.log_volume_slopes(place)
         slopes = np.array([fit.slope for fit in self.fits]) / self.coordinates.slopes(place) + bend
+        slopes[np.nanmin(np.where(np.isnan(self.coordinates.centre), np.inf, place), axis=1) < NO_SLOPE] = np.nan
         prior_slopes = np.array([fit.prior_slope for fit in self.fits]) / self.coordinates.slopes(place) + bend
+        sharp_slopes = np.where(self.theta.sharp, prior_slopes, self.coordinates.log_vanishing(place)[1])
         return {"theta": place, "values": plain + gains + log_volume, "slopes": slopes, "gains": gains,
-                "sharp": self.sharp_prior(place), "sharp_slopes": np.where(self.theta.sharp, prior_slopes, 0.0)}
+                "sharp": self.sharp_part(place), "sharp_slopes": sharp_slopes}
 
-    def sharp_prior(self, place: Array) -> Array:
-        """The log priors, per unit of their places, that bend more sharply than a surrogate can follow."""
+    def sharp_part(self, place: Array) -> Array:
+        """What bends more sharply than a surrogate can follow: some log priors, and the ends of half lines."""
         volume = -np.log(np.abs(self.coordinates.slopes(place))) @ self.theta.sharp
-        return np.asarray(self.theta.sharp_prior(self.coordinates.theta(place)) + volume)
+        ends = self.coordinates.log_vanishing(place)[0]
+        return np.asarray(self.theta.sharp_prior(self.coordinates.theta(place)) + volume + ends)
 
     def objective(self, place: Array) -> float:
         """Bound, log prior and gain of evidence over bound, relative to the peak; -inf where that is impossible."""
@@ -201,7 +209,9 @@ def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledThet
         for one in new:
             points.objective(one)
         found = replace(_weighted(points, drawn, proposals), error=error, walked=walked)
-        for _ in range(TESTS):
+        for left in reversed(range(TESTS + 1)):
+            if not (left or error <= SMOOTH):
+                break  # the last test is for tails
             few = 2 * d + 4 + more
             easy = proposals == fresh and found.error <= EASY and walked is not None and not len(walked)
             count = few if not (more and found.error > SMOOTH) else 3 * few // 2 if easy else TESTED
@@ -213,6 +223,8 @@ def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledThet
             error = found.error
             if walked is None and len(walked := _walk_tails(found, points)):
                 found = replace(found, **points.known(), walked=walked)
+            elif error <= SMOOTH and found.stated > TAILS and left:
+                continue  # what is printed rests on tails beyond all fits: the next test goes there
             elif error <= SMOOTH and (found := _verified(replace(found, smooth=True), points)).smooth:
                 return found
         if 2 * len(drawn) > most or (found.khat < GOOD_KHAT and found.n_effective >= ENOUGH_EFFECTIVE):
@@ -237,16 +249,20 @@ def _tested(found: SampledTheta, points: _Points, count: int) -> SampledTheta | 
         return None
     w, heights = smoothed.weights, smoothed.heights
     away = _standardised(points.theta.inside(points.coordinates.theta(smoothed.theta)), w)
-    wide, pull = w * np.exp(-0.5 * (heights - heights.max())), w * (away**2).max(axis=1)
-    chance = 0.5 * (wide / wide.sum() + pull / pull.sum())
-    chosen = _evenly(chance, count)
-    values = np.array([points.objective(one) for one in smoothed.theta[chosen]])
-    # Weights of the chosen points under the objective less those under the surrogate.
-    change = (w / chance)[chosen] / count * np.expm1(np.clip(values - heights[chosen], -FALL, FALL))
     printed = np.column_stack(list(points.theta.reported(points.coordinates.theta(smoothed.theta)).values()))
     # What may be infinite may have no moments as it is printed.
-    errors, shown = [], np.where(points.theta.powers < 0.0, away, _standardised(printed, w))
+    shown = np.where(points.theta.powers < 0.0, away, _standardised(printed, w))
+    wide, pull = w * np.exp(-0.5 * (heights - heights.max())), w * (away**2).max(axis=1)
+    if found.error <= SMOOTH:
+        pull += w * (shown**2).max(axis=1)
+    chance = 0.5 * (wide / wide.sum() + pull / pull.sum())
+    chosen = _evenly(chance, count)
+    own, again = np.unique(chosen, return_inverse=True)  # one point may have the mass of several
+    values = np.array([points.objective(one) for one in smoothed.theta[own]])[again]
+    # Weights of the chosen points under the objective less those under the surrogate.
+    change = (w / chance)[chosen] / count * np.expm1(np.clip(values - heights[chosen], -FALL, FALL))
     edge = 0.5 * float((w * smoothed.beyond @ shown**2).max(initial=0.0))  # what sds would lose without the outermost
+    errors = []
     for own in (away, shown):
         effects = change[:, None] * np.hstack([own[chosen], 0.5 * (own[chosen] ** 2 - 1.0)])
         errors.append(float((np.abs(effects.sum(axis=0)) + np.sqrt((effects**2).sum(axis=0))).max(initial=0.0)))
@@ -348,7 +364,7 @@ def _weighted(points: _Points, drawn: Any, proposals: list[tuple[int, Any]]) -> 
     square = _standardised(points.shown(theta), w) ** 2
     own = 0.5 * float(np.sqrt(((w[:, None] * (square - 1.0)) ** 2).sum(axis=0)).max())
     return SampledTheta(points.coordinates, drawn=drawn, log_weights=log_w, khat=smoothed.khat, own_error=own,
-                        n_effective=smoothed.effective, proposals=tuple(proposals), sharp_prior=points.sharp_prior,
+                        n_effective=smoothed.effective, proposals=tuple(proposals), sharp_part=points.sharp_part,
                         **known)
 
 
@@ -399,9 +415,10 @@ def _with_marginals(found: SampledTheta, points: _Points, theta: Array, w: Array
     many, many_weights = _heavy(found) if smoothed is None else (smoothed.theta, smoothed.weights)
     if smoothed is not None and found.smooth:
         khat, effective = smoothed.khat, smoothed.n_effective
-    every, kept = found.coordinates.theta(many), found.coordinates.theta(theta)
+    # Beyond the limits of a search the objective is that at the limit, less a penalty.
+    lower, upper = points.theta.lower, points.theta.upper
+    every, kept = (np.clip(found.coordinates.theta(one), lower, upper) for one in (many, theta))
     w = calibrated(points.theta.inside(kept), w / w.sum(), points.theta.inside(every), many_weights)
-    kept = np.clip(kept, points.theta.lower, points.theta.upper)
     return Components(w, kept, parts, marginal_quantiles(every, many_weights), khat=khat, n_effective=effective,
                       points=every, point_weights=many_weights, error=error)
 

@@ -80,6 +80,9 @@ class KernelBlock(ParameterBlock):
     def reported(self, theta: Array) -> Array:
         return np.exp(self._logs(theta))
 
+    def powers(self) -> tuple[float, ...]:
+        return tuple(0.0 if i in self._limited else 1.0 for i in range(self.size))
+
     def alone(self) -> tuple[Callable[[Array], Array] | None, ...]:
         return tuple(self._limited[i].value if i in self._limited else np.exp for i in range(self.size))
 

@@ -40,9 +40,9 @@ class SampledTheta:
     values: Array  # the objective, relative to the peak's, and the volume of the coordinates
     slopes: Array  # (n, d): gradients of the objective without the gains
     gains: Array  # of evidence over bound, relative to that at the peak; part of the values
-    sharp: Array  # log priors that no surrogate follows: they are known everywhere
+    sharp: Array  # what no surrogate follows, but is known everywhere: log priors, ends of half lines
     sharp_slopes: Array
-    sharp_prior: Callable[[Array], Array]  # those at any points
+    sharp_part: Callable[[Array], Array]  # the same at any points
     drawn: Any  # places of the drawn ones
     log_weights: Array  # of those
     khat: float
@@ -159,7 +159,7 @@ def _smoothed(found: SampledTheta, reach: float) -> SmoothedTheta | None:
         beside = _distances(place, along) <= BESIDE
         some = np.flatnonzero(beside | ((place**2).sum(axis=1) <= farthest))
         high, away = surrogate.near(place[some])
-        high = high + found.sharp_prior(many[some]) if sharp else high
+        high = high + found.sharp_part(many[some]) if sharp else high
         heights[some] = np.minimum(high if above is None else high + above(place[some]), values.max() + CAP)
         some = some[beside[some] | (away <= np.minimum(most_off, _distances(place[some], low)))]
         log_w[some] = heights[some] - log_q[some]

@@ -126,11 +126,13 @@ class HalfLines:
     """Coordinates x >= 0 of logs of scales that may be zero, power theta = centre + log sinh x; NaN: entry as it is.
 
     A scale near zero means the same as zero, so that its density, even in x, is smooth where log scales have a tail
-    without an end. With a negative power it is the reciprocal that may be zero: a size that may be infinite.
+    without an end. With a negative power it is the reciprocal that may be zero: a size that may be infinite. Where the
+    density of x at zero is x^k, ``vanishing`` has k.
     """
 
     centre: Array
     power: Array
+    vanishing: Array
 
     def _wherever(self, values: Array, transform: Any, otherwise: Array) -> Array:
         """``transform`` of the half lines' entries, with their centres and powers, ``otherwise`` elsewhere."""
@@ -160,6 +162,11 @@ class HalfLines:
     def log_volume_slopes(self, x: Array) -> Array:
         """Its derivatives in x."""
         return self._wherever(x, lambda x, c, p: -2.0 / np.sinh(2.0 * np.maximum(x, 1e-9)), np.zeros_like(x))
+
+    def log_vanishing(self, x: Array) -> tuple[Array, Array]:
+        """The sum of k log tanh x, and its derivatives in x."""
+        x = np.maximum(np.where(np.isnan(self.centre), np.inf, x), 1e-9)
+        return np.log(np.tanh(x)) @ self.vanishing, 2.0 * self.vanishing / np.sinh(2.0 * np.minimum(x, 300.0))
 
     def folded(self, proposal: Any) -> Any:
         """A proposal on the whole space, reflected."""

@@ -14,24 +14,26 @@ from klimb.numerics.dense import cholesky, row_blocks, triangular_inverse
 
 # Lengthscales over the square root of half the dimension, in the units of the points, and the noise at the top as a
 # variance over that of what is smooth; it grows with the distance from the top. The last is little but the trend.
-TRIED = ((1.5, 1e-5), (2.5, 1e-5), (2.5, 1e-7), (4.0, 1e-7), (6.0, 1e-7), (6.0, 1.0))
-FIRST = 2  # of these, beside the last; the others are tried while they are better
+TRIED = ((1.0, 1e-5), (1.5, 1e-5), (2.5, 1e-5), (2.5, 1e-7), (4.0, 1e-7), (6.0, 1e-7), (6.0, 1.0))
+FIRST = 3  # of these, beside the last; the others are tried while they are better
+MOST_UNEVEN = 6.0  # ratio of lengthscales along two directions
 LEAST_FALL = 0.05  # curvature of a trend that must fall
 SLOPES = 10.0  # noise of gradients over that of values, both relative to what is smooth
-MOST_ROWS = 800  # values and entries of gradients: up to so many, gradients count, those at the best points first
+MOST_ROWS = 1000  # values and entries of gradients; of more points than half of it the best ones count
 ALONE, MOST_ALONE = 2.0, 4.0  # sqrt(d) from all other points, where nothing is claimed without it, and nats it counts
 FAR = 1.5  # lengthscales from the nearest point beyond which nothing above that point's value is claimed
+ABOVE, BENT = 0.3, 1.0  # how far above the tangent at the nearest point a claim may be: nats, and for a unit of z^2
 
 
 @dataclass(frozen=True, eq=False)
 class Surrogate:
-    """f(z) = q(z) + r(z): ``trend`` are the coefficients of q, ``pull`` those of r at ``points``.
+    """f(z) = q(u) + r(u), u = z ``axes``: ``trend`` are the coefficients of q, ``pull`` those of r at ``points``.
 
     Where gradients are known, ``pull`` has those of values first and then those of each entry of the gradients at the
     first of the points.
     """
 
-    points: Array  # (n, d)
+    points: Array  # (n, d): u
     values: Array  # (n,)
     trend: Array
     pull: Array
@@ -41,14 +43,17 @@ class Surrogate:
     half: Array = field(repr=False)  # C^-1 = half' half, C of what is known
     onto: Array = field(repr=False)  # C^-1 X
     spread: Array = field(repr=False)  # (X'C^-1 X)^-1: the covariance of the trend's coefficients over the amplitude
+    axes: Array = field(repr=False)  # (d, d)
+    slopes: Array = field(repr=False)  # (n, d), NaN where they are not known
 
     def __call__(self, z: Array) -> Array:
-        """Values at other points; far from all known ones no more than the nearest one has."""
+        """Values at other points; far from known ones no more than the nearest one has, nor far above its tangent."""
         return self.near(z)[0]
 
     def near(self, z: Array) -> tuple[Array, Array]:
         """The same, and distances from the nearest point."""
-        out, away = quadratics(z) @ self.trend, np.empty(len(z))
+        z = z @ self.axes
+        out, away, back = quadratics(z) @ self.trend, np.empty(len(z)), np.linalg.inv(self.axes)
         n, d = self.points.shape
         pull, slopes = self.pull[:n].copy(), self.pull[n:].reshape(d, -1).T / self.length**2
         # The covariance of f(z) with a slope at x is that with f(x) times (z - x) / length^2.
@@ -56,18 +61,22 @@ class Surrogate:
         for rows in row_blocks(len(z), n):
             squares = squared_distances(z[rows], self.points)
             nearest = np.argmin(squares, axis=1)
-            away[rows] = np.sqrt(squares[np.arange(len(squares)), nearest])
+            away[rows] = np.linalg.norm((z[rows] - self.points[nearest]) @ back, axis=1)
+            far = squares[np.arange(len(squares)), nearest] > (FAR * self.length) ** 2
             squares *= -0.5 / self.length**2
             near = np.exp(squares, out=squares)
             out[rows] += near @ pull
             if slopes.size:
                 out[rows] += np.einsum("ij,ij->i", near[:, : len(slopes)] @ slopes, z[rows])
-            far = away[rows] > FAR * self.length
-            out[rows] = np.where(far, np.minimum(out[rows], self.values[nearest]), out[rows])
+            highest = np.where(far, self.values[nearest], np.inf)
+            tangent = np.einsum("ij,ij->i", self.slopes[nearest], z[rows] - self.points[nearest])
+            tangent += self.values[nearest] + ABOVE + BENT * away[rows] ** 2
+            out[rows] = np.fmin(out[rows], np.fmin(highest, tangent))
         return out, away
 
     def variances(self, z: Array, known: Array) -> Array:
         """Variances at ``z`` once the function is also known at ``known``, whatever its values there."""
+        z, known = z @ self.axes, known @ self.axes
         (k, h), own = self._residuals(z), np.ones(len(z))
         half = k @ self.half.T
         variances = own - np.einsum("ij,ij->i", half, half) + np.einsum("ij,ij->i", h @ self.spread, h)
@@ -91,33 +100,56 @@ def fit_surrogate(points: Array, values: Array, weights: Array, *, slopes: Array
     """The surrogate through ``values``, whose errors count by ``weights``, and the gradients ``slopes`` (n, d; or NaN).
 
     None where too little is known for a trend, unless ``ridge`` (a prior precision of its coefficients, relative to the
-    amplitude of r) holds it; then the trend also falls in every direction: r takes the rest.
+    amplitude of r) holds it; then the trend also falls in every direction: r takes the rest. Gradients tell along which
+    directions r varies fastest, and its lengthscale is shortest there.
     """
+    if slopes is not None and len(points) > MOST_ROWS // 2:  # gradients of the best say more than values of all
+        kept = np.sort(np.argsort(-values, kind="stable")[: MOST_ROWS // 2])
+        points, values, weights, slopes = points[kept], values[kept], weights[kept], slopes[kept]
     n, d = points.shape
-    X, known = quadratics(points), values
+    squares = squared_distances(points, points)
+    squares.flat[:: n + 1] = np.inf
+    most = np.where(squares.min(axis=1) > ALONE**2 * d, MOST_ALONE, np.inf)
+    X, known, axes = quadratics(points), values, np.eye(d)
     if slopes is not None:
         without = np.isnan(slopes).any(axis=1)
         steep = int(np.clip((MOST_ROWS - n) // d, 0, n - without.sum()))
         order = np.lexsort((-values, without)) if steep < n else np.arange(n)
         points, values, weights, slopes = points[order], values[order], weights[order], slopes[order]
-        X = np.vstack([X[order], *_quadratic_slopes(points[:steep])])
+        most = most[order]
+        if steep > d:
+            axes = _directions(points[:steep], values[:steep], slopes[:steep])
+            points, slopes = points @ axes, slopes @ np.linalg.inv(axes).T
+        X = np.vstack([quadratics(points), *_quadratic_slopes(points[:steep])])
         known = np.concatenate([values, slopes[:steep].T.ravel()])
     if len(known) < 1.6 * X.shape[1] and ridge == 0.0:
         return None
-    squares = squared_distances(points, points)
-    squares.flat[:: n + 1] = np.inf
-    most = np.where(squares.min(axis=1) > ALONE**2 * d, MOST_ALONE, np.inf)
     found: dict[int, Surrogate] = {}
     for first, last, way in ((FIRST, len(TRIED) - 1, 1), (FIRST - 1, -1, -1), (len(TRIED) - 1, len(TRIED), 1)):
         for number in range(first, last, way):
             found[number] = _tried(points, values, weights / weights.sum(), most, known, X, TRIED[number], ridge)
             if number != first and found[number].error > found[number - way].error:
                 break
-    best = min(found.values(), key=lambda one: one.error)
+    best = replace(min(found.values(), key=lambda one: one.error), axes=axes)
+    if slopes is not None:
+        best = replace(best, slopes=slopes)
     if ridge > 0.0:
         trend = _falling(best.trend, d)
         best = replace(best, trend=trend, pull=best.half.T @ (best.half @ (known - X @ trend)))
     return best
+
+
+def _directions(points: Array, values: Array, slopes: Array) -> Array:
+    """Axes, of volume one, along which the gradients of what a quadratic leaves of a function are equally large."""
+    n, d = points.shape
+    weights = np.tile(1.0 / (1.0 + values.max() - values), d + 1)
+    X = weights[:, None] * np.vstack([quadratics(points), *_quadratic_slopes(points)])
+    known = weights * np.concatenate([values, slopes.T.ravel()])
+    left = known - X @ np.linalg.lstsq(X, known)[0]
+    gradients = left[n:].reshape(d, n)
+    squares, axes = np.linalg.eigh(gradients @ gradients.T)
+    rates = np.sqrt(np.maximum(squares, squares[-1] / MOST_UNEVEN**2 + 1e-300))
+    return np.asarray(axes * rates / np.exp(np.log(rates).mean()))
 
 
 def _tried(points: Array, values: Array, share: Array, most: Array, known: Array, X: Array,
@@ -145,7 +177,8 @@ def _tried(points: Array, values: Array, share: Array, most: Array, known: Array
         errors[some] = left[:, 0]
         amplitude += float(share[some] @ (pull[at] * left).sum(axis=1)) / m
     error = float(np.sqrt(share @ np.minimum(np.abs(errors), most) ** 2))
-    return Surrogate(points, values, trend, pull, length, error, amplitude, half, KX, spread)
+    return Surrogate(points, values, trend, pull, length, error, amplitude, half, KX, spread, np.eye(d),
+                     np.full((n, d), np.nan))
 
 
 def _covariances(points: Array, steep: int, length: float) -> Array:

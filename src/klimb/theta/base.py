@@ -27,7 +27,6 @@ class ParameterBlock(ABC):
 
     names: tuple[str, ...]  # as printed, of the free entries alone; () where all are held
     kind: RowKind
-    power: float = 1.0  # negative where the simplest model is at infinity: exp(power theta) is 0 there
 
     @property
     def size(self) -> int:
@@ -89,6 +88,13 @@ class ParameterBlock(ABC):
     def signed(self) -> tuple[bool, ...]:
         """Of each entry, whether what is printed can be negative, so that P(value > 0) means something."""
         return (False,) * self.size
+
+    def powers(self) -> tuple[float, ...]:
+        """Of each entry that is a logarithm, the power with which exp(power theta) is 0 at the simplest model; else 0.
+
+        It is negative where that model is at infinity: a size, a range.
+        """
+        return tuple(0.0 if signed else 1.0 for signed in self.signed())
 
     def alone(self) -> tuple[Callable[[Array], Array] | None, ...]:
         """Of each entry, the rising map from its own theta to what is printed; None where other entries enter it."""
@@ -188,8 +194,8 @@ class Theta:
 
     @property
     def powers(self) -> Array:
-        """Of each entry, the power of its exponential that is 0 at the simplest model."""
-        return np.repeat([block.power for block in self.blocks], [block.size for block in self.blocks])
+        """Of all entries, see `ParameterBlock.powers`."""
+        return np.array([power for block in self.blocks for power in block.powers()])
 
     @property
     def size(self) -> int:

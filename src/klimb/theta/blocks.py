@@ -283,6 +283,9 @@ class GroupCovariance(ParameterBlock):
     def signed(self) -> tuple[bool, ...]:
         return (False,) * len(self._free) + (True,) * len(self.correlations)
 
+    def powers(self) -> tuple[float, ...]:
+        return (*(power for sd in self.sds for power in sd.powers()), *(0.0,) * len(self.correlations))
+
     def alone(self) -> tuple[Callable[[Array], Array] | None, ...]:
         """Partial correlations with the first column are correlations; the others depend on those."""
         _, columns = np.tril_indices(len(self.sds), -1)

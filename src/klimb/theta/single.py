@@ -133,6 +133,10 @@ class SingleParameter(ParameterBlock):
     def reported(self, theta: Array) -> Array:
         return self.support.value(theta)
 
+    def powers(self) -> tuple[float, ...]:
+        power = min(float(getattr(self.prior, "power", 1.0)), 1.0)
+        return (0.0 if self.support.bounded else power,) * self.size
+
     def alone(self) -> tuple[Callable[[Array], Array] | None, ...]:
         return (self.support.value,) * self.size
 
@@ -203,13 +207,9 @@ class PositiveParameter(SingleParameter):
             return np.asarray(self.prior.log_density(np.exp(theta)) + theta)
         return np.array([self.log_density(one) for one in theta[:, None]])
 
-    @property
-    def power(self) -> float:  # type: ignore[override]
-        return min(float(getattr(self.prior, "power", 1.0)), 1.0)
-
     def inside(self, theta: Array) -> Array:
         """A size that may be infinite has moments on the scale of its prior alone."""
-        return self.support.value(theta) if self.support.bounded else np.exp(self.power * theta)
+        return self.support.value(theta) if self.support.bounded else np.exp(np.array(self.powers()) * theta)
 
     def _stan_density(self, name: str) -> str:
         assert isinstance(self.prior, PositivePrior)
@@ -259,6 +259,15 @@ class BoundedParameter(SingleParameter):
             return 0.0, np.zeros(0)
         at = float(theta[0])
         return self._density(at), np.array([(self._density(at + STEP) - self._density(at - STEP)) / (2.0 * STEP)])
+
+    @cached_property
+    def _table(self) -> tuple[Array, Array]:
+        theta = np.linspace(-LIMIT, LIMIT, 1001)
+        return theta, np.array([self._density(float(at)) for at in theta])
+
+    def sharp_prior(self, theta: Array) -> Array | None:
+        """Penalised complexity of a correlation has a cusp at 0; between the entries of a table it is right to 1e-5."""
+        return np.interp(theta[:, 0], *self._table) if isinstance(self.prior, PCCorrelation) else None
 
     def signed(self) -> tuple[bool, ...]:
         return (self.support.low < 0.0,) * self.size
