@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from klimb.models.average import DROP, _surely_low
 from klimb.models.linear import LinearModel
 from klimb.models.model import Model
 from klimb.models.search import Evaluator, curvature, find_peak, held_curvature
+from klimb.models.verdict import quick_trust
 
 
 def along(*nodes: tuple[float, float]) -> tuple[dict[tuple[int, ...], float], Any]:
@@ -74,3 +76,11 @@ def test_the_spread_of_chosen_hyperparameters_is_that_of_the_bound() -> None:
                          for j in axes] for i in axes])
     sds = np.sqrt(np.diag(np.linalg.inv(-hessian)))
     np.testing.assert_allclose(np.sqrt(np.diag(fit._spread.covariance)), sds, rtol=5e-3)
+
+
+def test_a_stated_error_above_a_tenth_is_a_doubt_that_has_it_as_number() -> None:
+    rng, g = np.random.default_rng(0), np.repeat(np.arange(8), 5)
+    fit = klimb.fit("y ~ 1 + (1 | g)", {"y": rng.normal(size=40) + rng.normal(size=8)[g], "g": g})
+    for error, word in ((0.09, "trust"), (0.11, "doubt")):
+        found = quick_trust(replace(fit, components=replace(fit.components, error=error)))
+        assert (found.verdict, found.number, found.measures) == (word, error, "relative error of an sd")

@@ -155,3 +155,20 @@ def test_mean_times_lean_as_far_as_a_grid_says_though_the_shape_spreads_f() -> N
     found = fit.predict({"t": [1.0], "s": [1.0]}, kind="mean", interval=0.9)
     assert abs(found["lower"][0] - low) < 0.005 * (high - low)  # without third moments 0.010 too low
     assert abs(found["upper"][0] - high) < 0.02 * (high - low)  # 0.025
+
+
+def test_chances_in_empty_cells_beside_others_agree_with_quadrature():
+    # Cells are independent, so that each is a sum over a line. Pieces of all six weights gave sds 24 and 35% too large.
+    counts, trials, f = np.array([0, 0, 3, 8, 12, 5]), 16, np.linspace(-40.0, 30.0, 20001)
+    data = {"k": counts, "n": np.full(6, trials), "cell": np.arange(6)}
+    fit = klimb.fit("p(k, n) ~ 0 + C(cell)", data, "binomial", priors={"fixed": "normal(0, 4)"}, interval=0.9)
+    shown, chance = fit.predict(), 1.0 / (1.0 + np.exp(-f))
+    log_density = counts[:, None] * f - trials * np.logaddexp(0.0, f) - 0.5 * (f / 4.0) ** 2
+    mass = np.exp(log_density - log_density.max(axis=1, keepdims=True))
+    mass /= mass.sum(axis=1, keepdims=True)
+    mean = mass @ chance
+    sd = np.sqrt(mass @ chance**2 - mean**2)
+    upper = np.array([chance[np.searchsorted(np.cumsum(own), 0.95)] for own in mass])
+    assert (np.abs(shown["mean"] - mean) < 0.03 * sd).all()
+    assert np.abs(shown["sd"] / sd - 1.0).max() < 0.06
+    assert (np.abs(shown["upper"] - upper) < 0.2 * sd).all()

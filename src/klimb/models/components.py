@@ -31,6 +31,7 @@ LIKELY = 0.1  # weight of a point of theta, over that of the heaviest, at which 
 LEAST_WEIGHT = 1e-4  # of a point that is kept, over that of the heaviest
 NO_THIRD = np.zeros((0, 0, 0, 0))
 TIGHT, SCALED = 0.1, 100  # squared sds over which points of theta share a posterior of the weights; sweeps of scaling
+IN_PIECES = 4  # weights up to which a few pieces are close to Gaussian in every direction
 ROUND = 0.15  # skewness up to which f is Gaussian at fixed theta
 
 
@@ -134,13 +135,15 @@ class Components:
     def parted(self) -> Components:
         """For f at rows: in pieces, which say more of far tails than third moments do, and these say it of each f.
 
-        Third moments alone do where points of theta are many, pieces where those of some weights are not known.
+        Third moments alone do where points of theta or weights are many, pieces where those of some weights are not
+        known. Pieces of many weights stay wide in most directions, and exponentials of f rest on their tails.
         """
         if any(part.cubes.size for part in self.parts):
             return self
         every = len(self.third) > 1 or self.third.shape[1] == len(self.parts[0].mean)
         if self.third.size and every:
-            return self if self.integrated and not self.parts[0].couples else self.split  # coupled fields are not bent
+            many = self.integrated or len(self.parts[0].mean) > IN_PIECES
+            return self if many and not self.parts[0].couples else self.split  # coupled fields are not bent
         return replace(self.split, third=NO_THIRD)
 
     def models(self, model: Any) -> tuple[Any, ...]:

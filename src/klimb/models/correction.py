@@ -20,6 +20,7 @@ from klimb.errors import InputError
 from klimb.infer.result import Result
 from klimb.latents.shocks import MOST_SHARED, UNSEEN, Shocks
 from klimb.latents.weights_posterior import WeightPosterior
+from klimb.models.components import IN_PIECES
 from klimb.models.repair import (
     ALONE,
     BRIEF,
@@ -54,6 +55,7 @@ FEWEST_UNEVEN = 96  # and the fewest above it: ratios of averages over 24 draws 
 MILD = 1.15  # growth of an sd up to which leading order tells it to 2%, better than weights over many directions
 USABLE = 0.15  # effective draws over draws from which moments are taken
 ENOUGH = 1000  # effective draws at the only theta: means to 0.03 sd, sds to 2%
+ENOUGH_MANY, MANY_VALUES = 4000, 3e6  # the same, and values, where third moments alone stand for tails: sds to 1%
 UNHARMED = 0.5  # effective draws over draws above which the weights at one of many theta are kept in a repair
 WRONG_ALONE, WRONG_EACH = 0.08, 0.2  # standard errors above which they are of no use: at the only theta, at one of many
 LIKELY = 0.005  # share of a point of theta, over that of the heaviest, from which its own weights must be usable
@@ -245,7 +247,8 @@ class Corrector:
         uneven = (smoothed.khat > 0.5 and smoothed.effective < n / (1.0 + EVEN)) or smoothed.effective < 0.8 * n
         if dim <= WIDE_DIM and uneven and smoothed.effective > 2 * dim:
             draws, smoothed = _wider(weights, draws, smoothed, n, seed)
-            while self._alone and smoothed.effective < ENOUGH and 2 * n * weights.work <= MOST_VALUES:
+            enough, most = (ENOUGH, MOST_VALUES) if dim <= IN_PIECES else (ENOUGH_MANY, MANY_VALUES)
+            while self._alone and smoothed.effective < enough and 2 * n * weights.work <= most:
                 n *= 2
                 draws, smoothed = _wider(weights, draws, smoothed, n, seed)
         efficiency = smoothed.effective / n

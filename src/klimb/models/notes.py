@@ -14,6 +14,7 @@ from klimb.formula.factors import INTERCEPT, BasisFactor, Factor, LevelFactor, P
 from klimb.formula.nodes import Name, Operation
 from klimb.likelihoods import Likelihood, Observed
 from klimb.models.components import marginal_quantile
+from klimb.models.prediction import by_leading_order, vague
 from klimb.models.tabulate import limits_reached
 from klimb.priors import PositivePrior
 from klimb.report.text import plain
@@ -35,7 +36,6 @@ LIKELIER = 10.0  # nats by which counts are more in proportion to an offset than
 OVERFLOWING = 50.0  # range of such an offset that no fit survives
 TAIL, MOVED, RESTS = 2.5, 0.5, 0.95  # prior sds; posterior sds; share of what is known that is the prior's
 MOST = 3  # notes of one kind
-VAGUE = 1.5  # sd of a log mean, at the best hyperparameters, from which sds of the mean are not right to 10%
 
 
 def data_notes(encoder: Encoder, encoded: Encoded, data: Observed, family: Likelihood, frame: Frame,
@@ -232,13 +232,14 @@ def posterior_notes(fit: FormulaFit, priors: Mapping[str, Any] | None) -> tuple[
 
 def _unsure(fit: FormulaFit) -> Iterator[str]:
     """Rows whose mean, exp(f), is known to an order of magnitude, in fits that are corrected to leading order alone."""
-    if fit.model.likelihood.link.name != "log" or fit.result is None or not any(
-            part.cubes.size for part in fit.components.parts):
+    if fit.linear.rows is None or not by_leading_order(fit.components, fit.model.likelihood):
         return
-    rows = int(np.count_nonzero(fit.result.posterior.v > VAGUE**2))
+    top = fit.components.pruned(1.0)
+    rows = int(np.count_nonzero(vague(top.straight(top.models(fit.model), fit.linear.rows)[0])))
     if rows:
         yield (f"means of {rows:,} row{'s' if rows > 1 else ''} are known to an order of magnitude only: read their "
-               'intervals. Their sds (predict(kind="mean")) rest on the upper tail and may be a third too large.')
+               'intervals. Their sds in predict(kind="mean") rest on the far upper tail and are NaN; '
+               "fit.exact().predict() has them.")
 
 
 def _common(fit: FormulaFit) -> Iterator[str]:

@@ -171,7 +171,8 @@ def _badly_integrated(fit: Fit) -> Verdict | None:
     """False comparisons with NaN are those of hyperparameters that were not integrated out by importance weights."""
     components = fit.components
     heavy = components.khat > (RELIABLE if components.n_effective < MANY_EFFECTIVE else HOPELESS)
-    if not (heavy or components.n_effective < FEWEST_EFFECTIVE or components.error > WRONG_SD):
+    weighed = heavy or components.n_effective < FEWEST_EFFECTIVE
+    if not (weighed or components.error > WRONG_SD):
         return None
     if names := long_tails(fit.model.theta, components):
         intervals = not doubtful(components.efficiency, components.correction_khat)
@@ -181,7 +182,10 @@ def _badly_integrated(fit: Fit) -> Verdict | None:
     tail = ""
     if np.isfinite(components.n_effective):
         tail = f"k-hat {components.khat:.2f}, {components.n_effective:.0f} effective points, "
-    return Verdict("doubt", components.khat, "tail of the weights of hyperparameters (k-hat)",
+    number, measures = components.error, OF_SD
+    if weighed:
+        number, measures = components.khat, "tail of the weights of hyperparameters (k-hat)"
+    return Verdict("doubt", number, measures,
                    f"The hyperparameters are hard to integrate out: {tail}sds right to about {components.error:.0%}.")
 
 
