@@ -246,7 +246,8 @@ class Corrector:
             return None
         smoothed = smooth_log_weights(draws.log_weights)
         uneven = (smoothed.khat > 0.5 and smoothed.effective < n / (1.0 + EVEN)) or smoothed.effective < 0.8 * n
-        tails = _skewed(draws, smoothed.normalised)
+        few = uneven and (dim <= WIDE_DIM or smoothed.effective < UNHARMED * n)  # too few to tell of directions
+        tails = np.zeros((dim, 0)) if few else _skewed(draws, smoothed.normalised)
         if smoothed.effective > 2 * dim and (tails.size or (uneven and dim <= WIDE_DIM)):
             draws, smoothed = _wider(weights, draws, smoothed, n, seed, tails)
             while self._alone and smoothed.effective < ENOUGH and 2 * n * weights.work <= MOST_VALUES:
