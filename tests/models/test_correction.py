@@ -6,6 +6,7 @@ from scipy.special import log_expit, logsumexp
 from tests.trust.test_collapsed import clusters
 
 import klimb
+from klimb.models.correction import Corrector
 
 PRIORS = {"Intercept": "normal(0, 3)", "x": "normal(0, 2)", "sd(g)": "exponential(2)"}
 
@@ -100,6 +101,26 @@ def test_a_few_counts_are_corrected() -> None:
     assert row.mean == pytest.approx(mean, abs=0.01)
     assert row.sd == pytest.approx(float(np.sqrt(p @ (f - mean) ** 2)), rel=0.02)
     assert fit.uncorrected.coefficient_rows()[0].sd < 0.97 * row.sd
+
+
+@pytest.mark.parametrize("others", [1, 24])
+@pytest.mark.parametrize("events", [1, 2])
+def test_the_tail_of_a_rate_of_few_events_is_reached(events: int, others: int) -> None:
+    rows, b = 40, np.linspace(-16.0, 3.0, 4001)
+    X = np.repeat(np.eye(1 + others), rows, axis=0)
+    y = np.concatenate([np.arange(rows) < events, np.tile([2.0, 0.0], others * rows // 2)])
+    result = klimb.infer(klimb.latents.Weights(X, cov=100.0), klimb.sites.Poisson(), y)
+    corrector, parts = Corrector(result), []
+    for _ in range(8):  # as at each of many hyperparameters, whose draws differ
+        correction = corrector(result)
+        assert correction is not None
+        parts.append(correction.parts[0][1])
+    logs = events * b - rows * np.exp(b) - 0.005 * b**2
+    p = np.exp(logs - logsumexp(logs))
+    mean = float(p @ b)
+    sd = float(np.sqrt(p @ (b - mean) ** 2))
+    assert np.mean([part.mean[0] for part in parts]) == pytest.approx(mean, abs=0.02 * sd)
+    assert np.mean([part.sd()[0] for part in parts]) == pytest.approx(sd, rel=0.025)
 
 
 def test_chosen_hyperparameters_are_said_to_be_chosen() -> None:

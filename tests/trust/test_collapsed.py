@@ -111,6 +111,40 @@ def test_some_levels_stand_for_all() -> None:
     np.testing.assert_allclose(known.evidence(z), some.evidence(z), rtol=1e-12)
 
 
+def test_levels_that_others_stand_for_have_the_moments_of_brute_force() -> None:
+    data, sd = clusters(levels=12, size=4, sd=1.5, seed=0), 1.5
+    X = np.column_stack([np.ones(48), data["x"]])
+    latent = klimb.latents.Mixed(X, data["g"], cov=9.0, group_cov=sd**2)
+    result = klimb.infer(latent, klimb.sites.Logistic(), data["y"])
+    shocks = latent.shocks(result.posterior)
+    every = CollapsedWeights(result.problem, result.posterior, shocks)
+    weights = CollapsedWeights(result.problem, result.posterior, shocks, most=every.work / 2)
+    draws = weights(matched_draws(512, 2))
+    w = np.exp(draws.log_weights - draws.log_weights.max())
+    part = shocks.matched(draws.moments(w / w.sum()))
+    found, spread = np.asarray(part.mean[2:]), np.asarray(part.sd()[2:])
+    mean, variance = exact_levels(data, sd)
+    others = np.setdiff1d(np.arange(12), weights.shocks.present)
+    assert len(others) == 6
+    np.testing.assert_allclose(found[others], mean[others], atol=0.01 * np.sqrt(variance).max())
+    np.testing.assert_allclose(spread[others], np.sqrt(variance[others]), rtol=0.015)
+
+
+def exact_levels(data: dict[str, np.ndarray], sd: float) -> tuple[np.ndarray, np.ndarray]:
+    """Means and variances of the levels' coefficients, by sums over the shared weights and each level's own."""
+    b, signs = np.linspace(-6.0, 6.0, 41) * sd, 2.0 * data["y"] - 1.0
+    first, second = (one.ravel() for one in np.meshgrid(np.linspace(-5.0, 5.0, 31), np.linspace(-3.0, 6.0, 31)))
+    eta = first[:, None] + second[:, None] * data["x"]
+    log_p = log_expit(signs[:, None] * (eta[..., None] + b)).reshape(len(eta), -1, 4, len(b)).sum(axis=2)
+    log_p -= 0.5 * (b / sd) ** 2
+    totals = logsumexp(log_p, axis=2)
+    shares = np.exp(log_p - totals[..., None])
+    logs = totals.sum(axis=1) - 0.5 * (first**2 + second**2) / 9.0
+    w = np.exp(logs - logsumexp(logs))
+    mean = w @ (shares @ b)
+    return mean, w @ (shares @ b**2) - mean**2
+
+
 def test_without_a_group_the_weights_are_those_of_the_engine() -> None:
     from klimb.latents.coordinates import coordinates_of
     from klimb.trust.weights import LogWeights

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtr, stdtrit
 
 from klimb.errors import InputError
 from klimb.infer.result import Result
@@ -34,7 +35,7 @@ from klimb.models.repair import (
 from klimb.numerics.arrays import Array
 from klimb.numerics.lowdiscrepancy import matched_draws
 from klimb.numerics.pareto import RELIABLE, SmoothedWeights, smooth_log_weights
-from klimb.numerics.proposals import StudentMixture
+from klimb.numerics.proposals import DEGREES, StudentMixture, student_log_density
 from klimb.trust.collapsed import CollapsedDraws, CollapsedWeights, ShockWeights
 from klimb.trust.coupled import coupled_weights
 from klimb.trust.gap import EvidenceGaps, leading_moments
@@ -45,6 +46,8 @@ GAIN_DRAWS, PROBE_DRAWS, FEWEST_DRAWS, DRAWS_PER_WEIGHT, MOST_DRAWS = 8, 16, 16,
 MOST_VALUES = 6e5  # of log p, at one theta
 FREE_VALUES, ALONE_VALUES = 4e4, 4e5  # that are always taken: at each of many theta, and at the only one
 WIDE_DIM, WIDER = 20, 0.45  # shared weights up to which a t is drawn from, and its scale: 1 + this / sqrt(dim)
+SKEWED, TURNS = 0.35, 8  # skewness of the shared weights from which q's tail is too thin to draw from; steps to find it
+MOST_TAILS, TAIL = 4, 1.2  # directions with a t along them, and its scale
 LARGEST = 3e7  # values of log p from which a model is too large to be looked at so closely
 NEGLIGIBLE = 0.003  # variance of log weights up to which sds are right to 0.5%
 NEGLIGIBLE_GAIN = 0.01  # nats between evidence and bound that move no hyperparameter
@@ -245,12 +248,14 @@ class Corrector:
             return None
         smoothed = smooth_log_weights(draws.log_weights)
         uneven = (smoothed.khat > 0.5 and smoothed.effective < n / (1.0 + EVEN)) or smoothed.effective < 0.8 * n
-        if dim <= WIDE_DIM and uneven and smoothed.effective > 2 * dim:
-            draws, smoothed = _wider(weights, draws, smoothed, n, seed)
+        few = uneven and (dim <= WIDE_DIM or smoothed.effective < UNHARMED * n)  # too few to tell of directions
+        tails = np.zeros((dim, 0)) if few else _skewed(draws, smoothed.normalised)
+        if smoothed.effective > 2 * dim and (tails.size or (uneven and dim <= WIDE_DIM)):
+            draws, smoothed = _wider(weights, draws, smoothed, n, seed, tails)
             enough, most = (ENOUGH, MOST_VALUES) if dim <= IN_PIECES else (ENOUGH_MANY, MANY_VALUES)
             while self._alone and smoothed.effective < enough and 2 * n * weights.work <= most:
                 n *= 2
-                draws, smoothed = _wider(weights, draws, smoothed, n, seed)
+                draws, smoothed = _wider(weights, draws, smoothed, n, seed, tails)
         efficiency = smoothed.effective / n
         if (self._alone and doubtful(efficiency, smoothed.khat)) or (self.repairs and efficiency < UNHARMED):
             found = self._by_particles(weights, brief)
@@ -378,16 +383,49 @@ def _surely_negligible(result: Result) -> bool:
     return float(each @ products[1](each)) <= NEGLIGIBLE
 
 
-def _wider(weights: ShockWeights, first: CollapsedDraws, smoothed: SmoothedWeights, n: int,
-           seed: int) -> tuple[CollapsedDraws, SmoothedWeights]:
-    """Draws of a t with the moments that the first ones found: its tails reach where q's own do not."""
+def _wider(weights: ShockWeights, first: CollapsedDraws, smoothed: SmoothedWeights, n: int, seed: int,
+           tails: Array) -> tuple[CollapsedDraws, SmoothedWeights]:
+    """Draws with the moments that the first ones found, and a t along each of ``tails`` (R, T); without any, in all."""
     found = first.moments(smoothed.normalised)
     values, vectors = np.linalg.eigh(found.spread)
-    scale = 1.0 + WIDER / np.sqrt(len(values))
-    spread = (vectors * np.maximum(values, 0.25)) @ vectors.T * scale**2
-    proposal = StudentMixture(np.ones(1), found.centre[None], np.linalg.cholesky(spread)[None])
-    e = proposal.draws(n, seed)
+    root, dim = np.linalg.cholesky((vectors * np.maximum(values, 0.25)) @ vectors.T), len(values)
+    if tails.size:
+        z, along = matched_draws(n, dim, seed=seed + SEEDS), np.linalg.qr(np.linalg.solve(root, tails))[0]
+        own = z @ along
+        far = TAIL * stdtrit(DEGREES, ndtr(own))
+        log_proposal = student_log_density((far / TAIL) ** 2, 1, np.log(TAIL)).sum(axis=1)
+        log_proposal += _log_normal(z - own @ along.T, dim - far.shape[1])
+        z = z + (far - own) @ along.T
+    else:
+        t = StudentMixture(np.ones(1), np.zeros((1, dim)), (1.0 + WIDER / np.sqrt(dim)) * np.eye(dim)[None])
+        z = t.draws(n, seed)
+        log_proposal = t.log_density(z)
+    e = found.centre + z @ root.T
     draws = weights(e)
-    log_q = -0.5 * (e**2).sum(axis=1) - 0.5 * e.shape[1] * np.log(2.0 * np.pi)
-    draws = replace(draws, log_weights=draws.log_weights + log_q - proposal.log_density(e))
+    log_ratio = _log_normal(e, dim) - log_proposal + np.log(np.diagonal(root)).sum()
+    draws = replace(draws, log_weights=draws.log_weights + log_ratio)
     return draws, smooth_log_weights(draws.log_weights)
+
+
+def _log_normal(z: Array, dim: int) -> Array:
+    return np.asarray(-0.5 * (z**2).sum(axis=1) - 0.5 * dim * np.log(2.0 * np.pi))
+
+
+def _skewed(draws: CollapsedDraws, share: Array) -> Array:
+    """Directions (R, T) in which the shared weights are skewed, the most first, each at a right angle to the others.
+
+    Third moments are by the identity of `CollapsedDraws.third`, and v turns to where E (v'd)^2 d points, some times.
+    """
+    centre, found = share @ draws.gradient, list[Array]()
+    pull, away = share[:, None] * (draws.gradient - centre), draws.e - centre
+    while len(found) < min(MOST_TAILS, draws.e.shape[1]):
+        v, skewness = pull.T @ (away**2).sum(axis=1), 0.0
+        for _ in range(TURNS):
+            v = v / max(float(np.linalg.norm(v)), 1e-300)
+            third, variance = pull.T @ (away @ v) ** 2, float(share @ (away @ v) ** 2)
+            last, v, skewness = v, third, float(v @ third) / max(variance, 1e-100) ** 1.5
+        if not skewness > SKEWED:
+            break
+        found.append(last)
+        pull, away = pull - np.outer(pull @ last, last), away - np.outer(away @ last, last)
+    return np.array(found).T

@@ -11,9 +11,9 @@ nodes suffice, and the weights hardly vary even where hundreds of small levels a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import product
 from typing import Self
@@ -33,6 +33,7 @@ from klimb.trust.weights import exact_site
 NODES = {0: (1,), 1: (5, 9, 15, 31, 63), 2: (5, 7, 11, 17), 3: (3, 5, 7)}
 SAME_SUM, SAME_SHARE = 0.01, 1e-3  # nats between the sums over levels by more and by fewer nodes; or that share of them
 FAR = 600.0  # nats beyond which a density is no number
+FEWEST_PAIRS = 4  # of draws over which levels that others stand for are averaged; with fewer these stay at e = 0
 BLOCK = 100_000  # values of log p that are held at once
 MOST_THIRD = 50_000  # third moments of levels with the shared weights that are kept
 
@@ -55,10 +56,19 @@ def quadrature(k: int, count: int) -> tuple[Array, Array]:
 
 @dataclass(frozen=True, eq=False)
 class LevelMoments:
-    """Means (L, k) and covariances (L, k, k) of the u of levels that were not looked at draw by draw."""
+    """Means (S, L, k) and covariances (S, L, k, k) of the u of all levels, at some of the draws or at e = 0 alone."""
 
     mean: Array
     covariance: Array
+    at: npt.NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))  # these draws; none: e = 0
+
+    def averaged(self, weights: Array) -> tuple[Array, Array]:
+        """Means and covariances of u over draws with these ``weights``."""
+        own = weights[self.at] / max(weights[self.at].sum(), 1e-300) if len(self.at) else np.ones(1)
+        mean = np.tensordot(own, self.mean, axes=1)
+        away = self.mean - mean
+        within = np.tensordot(own, self.covariance, axes=1)
+        return mean, within + np.einsum("s,slj,slk->ljk", own, away, away)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,8 +81,12 @@ class CollapsedDraws:
     mean: Array  # (S, runs, k)
     covariance: Array  # (S, runs, k, k)
     present: npt.NDArray[np.intp]  # (runs,): their levels
-    rest: LevelMoments  # of all levels, where those do not say
+    rest: Callable[[], LevelMoments]  # of all levels, where those do not say
     skew: Array = field(default_factory=lambda: np.zeros((0,) * 5))  # (S, runs, k, k, k); or nothing
+
+    @cached_property
+    def _rest(self) -> LevelMoments:
+        return self.rest()
 
     def moments(self, weights: Array, *, stein: bool = True) -> ShockMoments:
         """Of all shocks, by Stein's identity for e: E e = E G and E ee' = I + E eG', G the gradient of log w.
@@ -84,7 +98,7 @@ class CollapsedDraws:
         centre = weights @ G
         second = self.e.T @ (weights[:, None] * G)
         spread = identity + 0.5 * (second + second.T) - np.outer(centre, centre)
-        mean, covariance = self.rest.mean.copy(), self.rest.covariance.copy()
+        mean, covariance = self._rest.averaged(weights)
         with_shared = np.zeros((*mean.shape, self.e.shape[1]))
         mean[self.present] = own = np.tensordot(weights, self.mean, axes=1)
         away = self.mean - own
@@ -105,7 +119,7 @@ class CollapsedDraws:
         shared = (found + np.swapaxes(found, 0, 1) + np.swapaxes(found, 0, 2)) / 3.0
         if not self.skew.size:
             return np.asarray(shared[None])
-        (S, R), (L, k) = self.e.shape, self.rest.mean.shape
+        (S, R), (L, k) = self.e.shape, self._rest.mean.shape[1:]
         out = np.zeros((L, R + k, R + k, R + k))
         for some in row_blocks(len(self.present), S * (R + k) ** 2):
             levels = np.moveaxis(self.mean[:, some] - np.tensordot(weights, self.mean[:, some], axes=1), 1, 0)
@@ -260,22 +274,42 @@ class CollapsedWeights(ShockWeights):
     @cached_property
     def _at_rest(self) -> tuple[float, LevelMoments]:
         """At e = 0: what all levels say beyond those that stand for them, and moments of every level's u."""
+        zero = np.zeros((1, self.shocks.dim))
+        total, found = self._every_level(zero)
+        return (0.0 if self.scale == 1.0 else total - float(self._sums(zero)[0])), found
+
+    def _rest(self, e: Array) -> LevelMoments:
+        """Of the levels that others stand for, at draws spread over ``e``, which cost no more than the others did.
+
+        At e = 0 alone means would be off to first order: q is right on average over e, and not there.
+        """
+        pairs = int(len(e) / (2.0 * self.scale))
+        if self.scale == 1.0 or pairs < FEWEST_PAIRS:
+            return self._at_rest[1]
+        half = np.unique(np.linspace(0, len(e) // 2 - 1, pairs).astype(np.intp))
+        at = np.concatenate([half, len(e) // 2 + half])  # draws come in pairs e and -e
+        return replace(self._every_level(e[at])[1], at=at)
+
+    def _every_level(self, e: Array) -> tuple[float, LevelMoments]:
+        """The sum over all levels and draws of the logs of their integrals, and the moments of every level's u."""
         (problem, posterior, shocks), (nodes, log_rule) = self._every, self.rule
-        L, k = shocks.q.level_mean.shape
-        found, total = LevelMoments(np.zeros((L, k)), np.tile(np.eye(k), (L, 1, 1))), 0.0  # N(0, I), as under q
+        (L, k), S = shocks.q.level_mean.shape, len(e)
+        found, total = LevelMoments(np.zeros((S, L, k)), np.tile(np.eye(k), (S, L, 1, 1))), 0.0  # N(0, I), as under q
         if self.scale == 1.0:
             return total, found
+        moved = shocks.along(e)
         n, ends = len(shocks.order), np.append(shocks.starts, len(shocks.order))
-        begins = np.searchsorted(shocks.starts, np.arange(0, n, max(BLOCK // len(log_rule), 1)))
+        begins = np.searchsorted(shocks.starts, np.arange(0, n, max(BLOCK // (S * len(log_rule)), 1)))
         begins = np.unique(begins[begins < len(shocks.starts)])
         for first, last in zip(begins, np.append(begins[1:], len(shocks.starts)), strict=True):
             some, levels = slice(ends[first], ends[last]), shocks.present[first:last]
             _, logs = _SiteRows.of(problem, posterior, shocks.order[some]).log_terms(
-                nodes @ shocks.level_rows[some].T, shocks.starts[first:last] - ends[first], log_rule)
+                moved[:, None, some] + nodes @ shocks.level_rows[some].T, shocks.starts[first:last] - ends[first],
+                log_rule)
             values, share = _integrated(logs)
             total += float(values.sum())
-            found.mean[levels], found.covariance[levels] = _level_moments(share, nodes)
-        return total - float(self._sums(np.zeros((1, shocks.dim)))[0]), found
+            found.mean[:, levels], found.covariance[:, levels] = _level_moments(share, nodes)
+        return total, found
 
     def _blocks(self, e: Array, moved: Array | None = None,
                 slopes: bool = False) -> Iterator[tuple[slice, Array, Expectation, Array]]:
@@ -329,7 +363,7 @@ class CollapsedWeights(ShockWeights):
                 away = nodes[:, None] - mean[some][:, None]
                 skew[some] = np.einsum("sql,sqla,sqlb,sqlc->slabc", share, away, away, away, optimize=True)
         gradient = self.scale * (slopes @ shocks.shared_rows)
-        return CollapsedDraws(e, values, gradient, mean, covariance, shocks.present, self._at_rest[1], skew)
+        return CollapsedDraws(e, values, gradient, mean, covariance, shocks.present, lambda: self._rest(e), skew)
 
 
 def _integrated(logs: Array) -> tuple[Array, Array]:

@@ -46,7 +46,8 @@ class JointWeights(ShockWeights):
         of_rows, slopes = self.rows_at(e)
         gradient = e - (self._u + moved) @ self._root + slopes
         return CollapsedDraws(e, values + of_rows, gradient, np.zeros((S, 1, 0)), np.zeros((S, 1, 0, 0)),
-                              np.zeros(1, dtype=np.intp), LevelMoments(np.zeros((1, 0)), np.zeros((1, 0, 0))))
+                              np.zeros(1, dtype=np.intp),
+                              lambda: LevelMoments(np.zeros((1, 1, 0)), np.zeros((1, 1, 0, 0))))
 
 
 class CoupledWeights(JointWeights):
