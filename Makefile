@@ -10,7 +10,8 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-PYTEST_ARGS ?= -n 2
+# Neighbours stay on one worker, which shares the fits of a module, until the other has nothing left to do.
+PYTEST_ARGS ?= -n 2 --dist worksteal
 EXTRAS ?= dev
 BIN := $(VENV)/bin
 # Small problems: one BLAS thread is the fastest and keeps the numbers the same everywhere.
@@ -18,6 +19,8 @@ export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# Tests start hundreds of interpreters: each would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 # Data sets for tests, benchmarks and reproductions, where they lie beside the repository.
 ifneq ($(wildcard ../shared/data),)
 export KLIMB_DATA ?= $(abspath ../shared/data)
