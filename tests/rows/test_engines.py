@@ -205,6 +205,7 @@ def test_spark(parts: Path, serial: list[float], tmp_path: Path, monkeypatch: py
     pytest.importorskip("pyspark", reason="pyspark is not installed")
     if shutil.which("java") is None:
         pytest.skip("Spark needs a Java runtime")
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # it lives for seconds only
     engine = SparkEngine()
     try:
         stands(engine, parts, serial, tmp_path / "killed")
