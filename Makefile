@@ -10,14 +10,18 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-PYTEST_ARGS ?= -n 2
+# Neighbours stay on one worker, which shares the fits of a module, until the other has nothing left to do.
+PYTEST_ARGS ?= -n 2 --dist worksteal
 EXTRAS ?= dev
+PIP_ARGS ?=
 BIN := $(VENV)/bin
 # Small problems: one BLAS thread is the fastest and keeps the numbers the same everywhere.
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# Tests start hundreds of interpreters: each would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 # Data sets for tests, benchmarks and reproductions, where they lie beside the repository.
 ifneq ($(wildcard ../shared/data),)
 export KLIMB_DATA ?= $(abspath ../shared/data)
@@ -37,7 +41,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -c constraints.txt --editable ".[$(EXTRAS)]"
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt --editable ".[$(EXTRAS)]"
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-docs: pyproject.toml constraints.txt | $(BIN)/python

@@ -37,9 +37,17 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_LIMITS] = threadpoolctl.threadpool_limits(limits=1)
 
 
+LONGEST = {"test_engines.py", "test_transcripts.py"}  # these fork too
+BEFORE_JAX = {"test_shell.py", "test_boost.py", "test_expensive.py"}  # forks, and functions that JAX could trace
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Bridges last: they load other packages (JAX) that warn at every later fork of the process."""
-    items.sort(key=lambda item: "bridges" in item.path.parts)
+    """The longest first, so that no worker ends with them; bridges last.
+
+    Those load other packages: JAX warns at every later fork of the process, and boosting would take it for granted.
+    Workers take tests from the end of each other's lists, so that one with bridges behind it finds none of the first.
+    """
+    items.sort(key=lambda item: ("bridges" in item.path.parts, item.path.name not in LONGEST | BEFORE_JAX))
 
 
 _LIMITS = pytest.StashKey[threadpoolctl.threadpool_limits]()

@@ -10,6 +10,7 @@ import sys
 import tomllib
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -125,8 +126,13 @@ def measure(root: Path) -> ModuleType:
     return module
 
 
-def test_class_names_stand_once(root: Path, measure: ModuleType) -> None:
-    assert measure.twice(measure.Tree(root)) == {}
+@pytest.fixture(scope="module")
+def tree(root: Path, measure: ModuleType) -> Any:
+    return measure.Tree(root)
+
+
+def test_class_names_stand_once(tree: Any, measure: ModuleType) -> None:
+    assert measure.twice(tree) == {}
 
 
 def test_a_class_name_that_stands_twice_is_found(tmp_path: Path, measure: ModuleType) -> None:
@@ -138,9 +144,8 @@ def test_a_class_name_that_stands_twice_is_found(tmp_path: Path, measure: Module
     assert sorted(measure.twice(measure.Tree(tmp_path))) == ["Step", "Sum"]
 
 
-def test_few_lines_ask_for_the_class_of_a_latent(root: Path, measure: ModuleType) -> None:
+def test_few_lines_ask_for_the_class_of_a_latent(tree: Any, measure: ModuleType) -> None:
     """What a latent can do stands in its contract; the learner of `klimb.active` knows that it made `Weights`."""
-    tree = measure.Tree(root)
     assert len(measure.asking(tree, measure.derived(tree), r"isinstance\(")) <= 2
     assert len(measure.asking(tree, measure.everything(tree), measure.BROAD)) <= 4
 

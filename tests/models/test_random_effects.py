@@ -16,48 +16,52 @@ X = RNG.standard_normal(N)
 LEVELS, SLOPES, OTHERS = (RNG.standard_normal(12) for _ in range(3))
 ETA = 0.3 + 0.8 * X + LEVELS[G] + 0.5 * SLOPES[G] * X + 0.4 * OTHERS[H]
 DATA = {"y": RNG.random(N) < 1.0 / (1.0 + np.exp(-ETA)), "x": X, "g": [f"g{k}" for k in G], "h": [f"h{k}" for k in H]}
-FIT = klimb.fit("y ~ x + (1 + x | g) + (1 | h)", DATA, family="bernoulli")
 NEW = {"x": [-1.0, 0.0, 2.0], "g": ["g0", "g1", "nobody"], "h": ["h0", None, "h2"]}
+
+
+@pytest.fixture(scope="module")
+def fit():
+    return klimb.fit("y ~ x + (1 + x | g) + (1 | h)", DATA, family="bernoulli")
 
 
 def expit(f):
     return 1.0 / (1.0 + np.exp(-f))
 
 
-def test_without_random_effects_the_fixed_part_is_left():
-    draws = FIT.draws(40_000)
+def test_without_random_effects_the_fixed_part_is_left(fit):
+    draws = fit.draws(40_000)
     f = draws["Intercept"] + np.array(NEW["x"])[:, None] * draws["x"]
-    found = FIT.predict(NEW, re=False, kind="latent")
+    found = fit.predict(NEW, re=False, kind="latent")
     np.testing.assert_allclose(found["mean"], f.mean(axis=1), atol=0.03 * f.std())
     np.testing.assert_allclose(found["sd"], f.std(axis=1), rtol=0.03)
-    np.testing.assert_allclose(FIT.predict(NEW, re=False)["mean"], expit(f).mean(axis=1), atol=0.005)
+    np.testing.assert_allclose(fit.predict(NEW, re=False)["mean"], expit(f).mean(axis=1), atol=0.005)
 
 
-def test_new_levels_are_integrated_out():
+def test_new_levels_are_integrated_out(fit):
     """Beside draws of the levels from the prior of each draw's hyperparameters."""
-    rng, draws = np.random.default_rng(0), FIT.draws(40_000)
+    rng, draws = np.random.default_rng(0), fit.draws(40_000)
     n = len(draws["x"])
     first, second, third = rng.standard_normal((3, n))
     rho = draws["cor(Intercept, x | g)"]
     slope = draws["sd(x | g)"] * (rho * first + np.sqrt(1.0 - rho**2) * second)
     level = draws["sd(g)"] * first + draws["sd(h)"] * third
     f = draws["Intercept"] + level + np.array(NEW["x"])[:, None] * (draws["x"] + slope)
-    found = FIT.predict(NEW, re="new", kind="latent")
+    found = fit.predict(NEW, re="new", kind="latent")
     np.testing.assert_allclose(found["sd"], f.std(axis=1), rtol=0.05)
-    np.testing.assert_allclose(FIT.predict(NEW, re="new")["mean"], expit(f).mean(axis=1), atol=0.01)
+    np.testing.assert_allclose(fit.predict(NEW, re="new")["mean"], expit(f).mean(axis=1), atol=0.01)
 
 
 @pytest.mark.parametrize("re", [False, "new"])
-def test_columns_of_grouping_factors_need_not_be_there(re):
-    found = FIT.predict({"x": NEW["x"]}, re=re)
-    for name, values in FIT.predict(NEW, re=re).items():
+def test_columns_of_grouping_factors_need_not_be_there(fit, re):
+    found = fit.predict({"x": NEW["x"]}, re=re)
+    for name, values in fit.predict(NEW, re=re).items():
         np.testing.assert_array_equal(found[name], values)
 
 
-def test_a_level_never_seen_is_a_new_one():
+def test_a_level_never_seen_is_a_new_one(fit):
     new = {"x": [0.5], "g": ["nobody"], "h": ["nobody"]}
-    for name, values in FIT.predict(new).items():
-        np.testing.assert_allclose(FIT.predict(new, re="new")[name], values, rtol=1e-12)
+    for name, values in fit.predict(new).items():
+        np.testing.assert_allclose(fit.predict(new, re="new")[name], values, rtol=1e-12)
 
 
 def test_a_grouping_factor_that_is_a_covariate_as_well_stays_a_covariate():
@@ -66,12 +70,12 @@ def test_a_grouping_factor_that_is_a_covariate_as_well_stays_a_covariate():
     assert np.ptp(apart) > 0.01
 
 
-def test_rows_of_the_fit():
-    alone = FIT.predict(re=False, kind="latent")["mean"]
+def test_rows_of_the_fit(fit):
+    alone = fit.predict(re=False, kind="latent")["mean"]
     assert np.unique(alone.round(9)).size == np.unique(X).size
-    np.testing.assert_allclose(FIT.predict(re=True)["mean"], FIT.predict()["mean"])
+    np.testing.assert_allclose(fit.predict(re=True)["mean"], fit.predict()["mean"])
 
 
-def test_other_words_are_refused():
+def test_other_words_are_refused(fit):
     with pytest.raises(InputError, match="re must be True, False or \"new\"; got 'none'"):
-        FIT.predict(NEW, re="none")
+        fit.predict(NEW, re="none")

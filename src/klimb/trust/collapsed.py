@@ -379,6 +379,8 @@ def _integrated(logs: Array) -> tuple[Array, Array]:
 
 def _level_moments(share: Array, nodes: Array) -> tuple[Array, Array]:
     """Means (..., runs, k) and covariances of u by the shares (..., Q, runs) of the nodes."""
-    first = np.einsum("...ql,qk->...lk", share, nodes)
-    second = np.einsum("...ql,qj,qk->...ljk", share, nodes, nodes, optimize=True)
+    pairs = (nodes[:, :, None] * nodes[:, None, :]).reshape(len(nodes), -1)
+    share = np.swapaxes(share, -1, -2)
+    first = share @ nodes
+    second = (share @ pairs).reshape(*first.shape, nodes.shape[1])
     return first, second - first[..., :, None] * first[..., None, :]
