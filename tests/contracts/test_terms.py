@@ -25,7 +25,6 @@ PLAIN = {"fixed": "x + C(g):x", "group": "(1 + x | g)", "walk": "rw1(t)", "areas
          "autoregression": "ar1(t)", "seasonal": "seasonal(t, period=5)", "spde": "spde(x, z, spacing=0.5)",
          "generic": "generic(g, Q=M)", "knots": "s(z, k=20, sparse=True)",
          "product": "ar1(h):car(g, graph=G)"}  # the others are called with a column
-PRIORS = {"product": {"rho(car(g) in ar1(h):car(g))": 0.5}}  # two are left: their integral is a lattice
 DOCS = (Path(__file__).parents[2] / "docs" / "formula.md").read_text(encoding="utf-8")
 
 
@@ -37,7 +36,7 @@ def written(kind: str) -> str:
 @pytest.fixture(scope="module", params=list(TERMS))
 def fit(request: pytest.FixtureRequest) -> Any:
     return klimb.fit(f"y ~ {written(request.param)}", DATA, family="poisson", hyper="optimise", graphs=GRAPHS,
-                     matrices=MATRICES, priors=PRIORS.get(request.param))
+                     matrices=MATRICES)
 
 
 def known(fit: Any) -> dict[str, Any]:
