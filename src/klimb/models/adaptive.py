@@ -53,7 +53,7 @@ HIGHER = 0.5  # nats above the peak from which another one is climbed
 MEMORY = 2e8  # bytes of posteriors of weights that are remembered while points are drawn
 ANCHORS = 24  # fits whose sites may start others
 GAP = 40.0  # nats that the bound may be below the best while the evidence is not
-TESTED, TESTS = 48, 3  # points of its own choice after a first test by fewer, and how often it may try
+TESTED, TESTS, MOST_TESTS = 48, 3, 5  # points of its own choice after a first test by fewer; how often it may try
 TAILS = 0.1  # error of a printed sd that is looked for where it rests on tails, although theta is known well
 EASY = 0.2  # error of such a test, of first draws without long tails, up to which half more points than it had do
 LAST, LONG = 0.01, 0.12  # mass of the most extreme values, and the share of a variance that makes it a long tail
@@ -209,9 +209,9 @@ def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledThet
         for one in new:
             points.objective(one)
         found = replace(_weighted(points, drawn, proposals), error=error, walked=walked)
-        for left in reversed(range(TESTS + 1)):
-            if not (left or error <= SMOOTH):
-                break  # the last test is for tails
+        for number in range(MOST_TESTS):
+            if number >= TESTS and not error <= 2.0 * SMOOTH:
+                break  # more are for what is nearly good enough, and for tails
             few = 2 * d + 4 + more
             easy = proposals == fresh and found.error <= EASY and walked is not None and not len(walked)
             count = few if not (more and found.error > SMOOTH) else 3 * few // 2 if easy else TESTED
@@ -223,7 +223,7 @@ def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledThet
             error = found.error
             if walked is None and len(walked := _walk_tails(found, points)):
                 found = replace(found, **points.known(), walked=walked)
-            elif error <= SMOOTH and found.stated > TAILS and left:
+            elif error <= SMOOTH and found.stated > TAILS and number + 1 < MOST_TESTS:
                 continue  # what is printed rests on tails beyond all fits: the next test goes there
             elif error <= SMOOTH and (found := _verified(replace(found, smooth=True), points)).smooth:
                 return found

@@ -19,7 +19,7 @@ FIRST = 3  # of these, beside the last; the others are tried while they are bett
 MOST_UNEVEN = 6.0  # ratio of lengthscales along two directions
 LEAST_FALL = 0.05  # curvature of a trend that must fall
 SLOPES = 10.0  # noise of gradients over that of values, both relative to what is smooth
-MOST_ROWS = 1000  # values and entries of gradients; of more points than half of it the best ones count
+MOST_ROWS = 1000  # values and entries of gradients; of more points than half of it some stand for their neighbours
 ALONE, MOST_ALONE = 2.0, 4.0  # sqrt(d) from all other points, where nothing is claimed without it, and nats it counts
 FAR = 1.5  # lengthscales from the nearest point beyond which nothing above that point's value is claimed
 ABOVE, BENT = 0.3, 1.0  # how far above the tangent at the nearest point a claim may be: nats, and for a unit of z^2
@@ -103,8 +103,8 @@ def fit_surrogate(points: Array, values: Array, weights: Array, *, slopes: Array
     amplitude of r) holds it; then the trend also falls in every direction: r takes the rest. Gradients tell along which
     directions r varies fastest, and its lengthscale is shortest there.
     """
-    if slopes is not None and len(points) > MOST_ROWS // 2:  # gradients of the best say more than values of all
-        kept = np.sort(np.argsort(-values, kind="stable")[: MOST_ROWS // 2])
+    if slopes is not None and len(points) > MOST_ROWS // 2:  # gradients of some say more than values of all
+        kept = _apart(points, values, MOST_ROWS // 2)
         points, values, weights, slopes = points[kept], values[kept], weights[kept], slopes[kept]
     n, d = points.shape
     squares = squared_distances(points, points)
@@ -137,6 +137,16 @@ def fit_surrogate(points: Array, values: Array, weights: Array, *, slopes: Array
         trend = _falling(best.trend, d)
         best = replace(best, trend=trend, pull=best.half.T @ (best.half @ (known - X @ trend)))
     return best
+
+
+def _apart(points: Array, values: Array, count: int) -> Index:
+    """Which points stand for all: from the best one on always the farthest from those chosen, the lower the less."""
+    depth = 1.0 + 0.25 * (values.max() - values)
+    chosen, away = [int(np.argmax(values))], np.full(len(points), np.inf)
+    while len(chosen) < count:
+        away = np.minimum(away, np.linalg.norm(points - points[chosen[-1]], axis=1))
+        chosen.append(int(np.argmax(away / depth)))
+    return np.sort(chosen)
 
 
 def _directions(points: Array, values: Array, slopes: Array) -> Array:
