@@ -223,7 +223,7 @@ def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledThet
             error = found.error
             if walked is None and len(walked := _walk_tails(found, points)):
                 found = replace(found, **points.known(), walked=walked)
-            elif error <= SMOOTH and found.stated > TAILS and number + 1 < MOST_TESTS:
+            elif error <= SMOOTH and points.theta.sharp.any() and found.stated > TAILS and number + 1 < MOST_TESTS:
                 continue  # what is printed rests on tails beyond all fits: the next test goes there
             elif error <= SMOOTH and (found := _verified(replace(found, smooth=True), points)).smooth:
                 return found
@@ -253,7 +253,7 @@ def _tested(found: SampledTheta, points: _Points, count: int) -> SampledTheta | 
     # What may be infinite may have no moments as it is printed.
     shown = np.where(points.theta.powers < 0.0, away, _standardised(printed, w))
     wide, pull = w * np.exp(-0.5 * (heights - heights.max())), w * (away**2).max(axis=1)
-    if found.error <= SMOOTH:
+    if found.error <= SMOOTH and points.theta.sharp.any():  # priors act on what is printed: no origin is left alone
         pull += w * (shown**2).max(axis=1)
     chance = 0.5 * (wide / wide.sum() + pull / pull.sum())
     chosen = _evenly(chance, count)
