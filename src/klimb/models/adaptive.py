@@ -99,16 +99,19 @@ class _Points:
     def _looked_down(self, axes: Array) -> HalfLines:
         """Coordinates in which no tail is long: that of an sd which may be zero falls as its prior's does.
 
-        The same holds at the other end of a size that may be infinite. Where the density there does not fall as exp(
-        power theta) does, what is left is a power of the coordinate.
+        So does the other end of a size that may be infinite. What falls faster there vanishes as a power of x.
         """
         covariance, mode, powers = axes @ axes.T, self._peak.model.at, self.coordinates.power
         centre, vanishing = np.full(len(mode), np.nan), np.zeros(len(mode))
         for j in np.flatnonzero(powers):
-            sd, power = np.sqrt(covariance[j, j]), powers[j]
+            sd, power, own = np.sqrt(covariance[j, j]), powers[j], np.eye(len(mode))[j]
             tail = mode - np.sign(power) * FAR * covariance[:, j] / sd
-            lower = tail - FARTHER / power * np.eye(len(mode))[j]
             fall = -self.objective(tail)
+            slope, across = self.fits[-1].slope, covariance - np.outer(covariance[j], covariance[j]) / covariance[j, j]
+            if fall >= SLOW and 0.5 * slope @ across @ slope > fall:  # the curvature leads astray so far from the mode
+                tail = mode - np.sign(power) * FAR * sd * own
+                fall = -self.objective(tail)
+            lower = tail - FARTHER / power * own
             if fall < SLOW and -self.objective(lower) - fall < SLOPE * FARTHER:
                 centre[j] = power * mode[j] - 2.0 * abs(power) * sd
                 vanishing[j] = max(0.5 * np.round(2.0 * (self.fits[-1].slope[j] / power - 1.0)), 0.0)
@@ -424,15 +427,11 @@ def _with_marginals(found: SampledTheta, points: _Points, theta: Array, w: Array
 
 
 def _even_choice(theta: Array, weights: Array, inverse: Any, count: int) -> tuple[Any, Array]:
-    """Systematic resampling along the longest direction: ``count`` points of equal weight, repeated ones merged."""
-    if (weights > 0).sum() <= count:
-        keep = np.flatnonzero(weights > 1e-6 * weights.max())
-        return keep, weights[keep] / weights[keep].sum()
-    z = (theta - weights @ theta) @ inverse.T
-    spread = z.T @ (weights[:, None] * z)
-    along = z @ np.linalg.eigh(spread)[1][:, -1]
-    order = np.argsort(along, kind="stable")
-    edges = np.cumsum(weights[order])
-    picks = order[np.minimum(np.searchsorted(edges, (np.arange(count) + 0.5) / count), len(order) - 1)]
-    chosen, counts = np.unique(picks, return_counts=True)
-    return chosen, counts / count
+    """The ``count`` points that moments rest on most, each with the weight of those that are nearest to it."""
+    some = np.flatnonzero(weights > 1e-6 * weights.max())
+    z, own = (theta[some] - weights @ theta / weights.sum()) @ inverse.T, weights[some] / weights[some].sum()
+    if len(some) > count:
+        chosen = np.sort(np.argsort(-own * (1.0 + (z**2).sum(axis=1)), kind="stable")[:count])
+        own = np.bincount(nearest_of(z, z[chosen]), own, minlength=count)
+        some = some[chosen]
+    return some, np.asarray(own, dtype=float)

@@ -249,7 +249,8 @@ class Corrector:
         smoothed = smooth_log_weights(draws.log_weights)
         uneven = (smoothed.khat > 0.5 and smoothed.effective < n / (1.0 + EVEN)) or smoothed.effective < 0.8 * n
         few = uneven and (dim <= WIDE_DIM or smoothed.effective < UNHARMED * n)  # too few to tell of directions
-        tails = np.zeros((dim, 0)) if few else _skewed(draws, smoothed.normalised)
+        # What several classes share has the moments of its prior by matched draws alone.
+        tails = np.zeros((dim, 0)) if few or weights.shocks.outputs > 1 else _skewed(draws, smoothed.normalised)
         if smoothed.effective > 2 * dim and (tails.size or (uneven and dim <= WIDE_DIM)):
             draws, smoothed = _wider(weights, draws, smoothed, n, seed, tails)
             enough, most = (ENOUGH, MOST_VALUES) if dim <= IN_PIECES else (ENOUGH_MANY, MANY_VALUES)

@@ -316,12 +316,13 @@ def _unevenness(f: Latents) -> float:
 def _chosen_well(fit: Fit, average: Components, sd: Array, error: float, moved: float,
                  unevenness: float) -> Verdict | None:
     """What choosing the hyperparameters hides: ``error`` of sds of f, how far means ``moved``; None where little."""
-    model, away = fit.model, average.theta - average.weights @ average.theta
+    model, (points, weights) = fit.model, average.marginal_points
+    away = points - weights @ points
     ends = np.minimum(model.at - model.theta.lower, model.theta.upper - model.at) < EDGE
     if ends.any():
         return Verdict("doubt", error, OF_SD, f"{', '.join(np.array(model.names)[ends])} went to the end of its range: "
                        "its best value says nothing of those that are nearly as good.")
-    skewness = np.abs(average.weights @ (away / np.maximum(sd, 1e-12)) ** 3)
+    skewness = np.abs(weights @ (away / np.maximum(sd, 1e-12)) ** 3)
     wide = [f"{name} (sd {s:.1f})" for name, s, g in zip(model.names, sd, skewness, strict=True)
             if s > WIDE or (s > 0.5 * WIDE and g > SKEWED)]
     if unevenness > UNEVEN or (wide and error > SD_ERROR) or error > BEYOND:
