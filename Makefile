@@ -10,8 +10,8 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-# Neighbours stay on one worker, which shares the fits of a module, until the other has nothing left to do.
-PYTEST_ARGS ?= -n 2 --dist worksteal
+# A file stays on one worker, in its order: modules that draw their data one test after another are the same every time.
+PYTEST_ARGS ?= -n 2 --dist loadfile
 EXTRAS ?= dev
 PIP_ARGS ?=
 BIN := $(VENV)/bin

@@ -16,7 +16,7 @@ from klimb.latents.arrow import third_moments
 from klimb.latents.weights_posterior import DenseWeights
 from klimb.models.components import Components
 from klimb.models.loo import leave_one_out
-from klimb.models.tabulate import limits_reached, posterior_means
+from klimb.models.tabulate import limits_reached, long_tails, posterior_means
 from klimb.theta import PositiveParameter, Theta
 from klimb.trust.gap import leading_moments
 
@@ -130,6 +130,15 @@ def test_moments_follow_the_tail_of_the_prior(dim: int) -> None:
     components = Components(np.full(1000, 1e-3), theta, (DenseWeights(np.zeros(1), np.eye(1)),) * 1000)
     assert np.isnan(posterior_means(Theta.of([block]), components)["range"]) == (dim == 1)
     assert limits_reached(Theta.of([block]), components) == {"range": -0.5 * dim}
+
+
+def test_long_tails_beside_a_parameter_that_is_held() -> None:
+    """What is held has a prior by its name, but no entry of theta."""
+    priors = {"sigma": klimb.priors.fixed(1.0), "sd(g)": klimb.priors.exponential(1.0)}
+    blocks = [PositiveParameter(name, prior) for name, prior in priors.items()]
+    theta = np.r_[np.zeros(999), 9.0][:, None]
+    components = Components(np.full(1000, 1e-3), theta, (DenseWeights(np.zeros(1), np.eye(1)),) * 1000)
+    assert long_tails(Theta.of(blocks), components) == ["sd(g)"]
 
 
 def test_sds_that_rest_on_a_tail_are_in_doubt() -> None:

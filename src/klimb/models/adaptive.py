@@ -54,7 +54,7 @@ MEMORY = 2e8  # bytes of posteriors of weights that are remembered while points 
 ANCHORS = 24  # fits whose sites may start others
 GAP = 40.0  # nats that the bound may be below the best while the evidence is not
 TESTED, TESTS, MOST_TESTS = 48, 3, 5  # points of its own choice after a first test by fewer; how often it may try
-TAILS = 0.1  # error of a printed sd that is looked for where it rests on tails, although theta is known well
+TAILS = 0.05  # error of a printed sd that is looked for where it rests on tails, although theta is known well
 EASY = 0.2  # error of such a test, of first draws without long tails, up to which half more points than it had do
 LAST, LONG = 0.01, 0.12  # mass of the most extreme values, and the share of a variance that makes it a long tail
 STEPS, NOTHING = 6, 4.0  # fits along such a tail, and nats below its best at which what it adds to a variance ends
@@ -264,11 +264,12 @@ def _tested(found: SampledTheta, points: _Points, count: int) -> SampledTheta | 
     values = np.array([points.objective(one) for one in smoothed.theta[own]])[again]
     # Weights of the chosen points under the objective less those under the surrogate.
     change = (w / chance)[chosen] / count * np.expm1(np.clip(values - heights[chosen], -FALL, FALL))
-    edge = 0.5 * float((w * smoothed.beyond @ shown**2).max(initial=0.0))  # what sds would lose without the outermost
     errors = []
     for own in (away, shown):
         effects = change[:, None] * np.hstack([own[chosen], 0.5 * (own[chosen] ** 2 - 1.0)])
         errors.append(float((np.abs(effects.sum(axis=0)) + np.sqrt((effects**2).sum(axis=0))).max(initial=0.0)))
+    # What sds would lose without the outermost points, and half of it where these have predicted their test.
+    edge = (0.25 if errors[0] <= SMOOTH else 0.5) * float((w * smoothed.beyond @ shown**2).max(initial=0.0))
     return replace(found, **points.known(), error=errors[0], stated=max(errors[0], HALF * errors[1], edge))
 
 

@@ -111,8 +111,8 @@ def long_tails(theta: Theta, components: Components) -> list[str]:
     found = []
     for block in theta.blocks if components.integrated else ():
         values = block.inside(points[:, theta.slice_of(block)])
-        for name in block.priors():
-            own = values[:, block.names.index(name)] if name in block.names else np.zeros(1)
+        for name in (name for name in block.priors() if name in block.names):
+            own = values[:, block.names.index(name)]
             order = np.argsort(own, kind="stable")
             squares = weights[order] * (own[order] - weights @ own) ** 2
             last = np.cumsum(weights[order]) > 1.0 - LAST
