@@ -146,7 +146,7 @@ def test_ctrl_c_writes_the_table(table: tuple[Path, list[int]], tmp_path: Path) 
         page = threading.Thread(target=lambda: news.append(
             request(port, "GET", f"/api/state?seen={seen}", token=token)[2]))
         page.start()
-        time.sleep(0.1)
+        time.sleep(1.0)  # until the page waits, on a busy machine as well
         process.send_signal(signal.SIGINT)
         page.join(timeout=15)
         assert news[0]["closing"]
