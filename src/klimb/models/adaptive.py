@@ -256,12 +256,12 @@ def _tested(found: SampledTheta, points: _Points, count: int) -> SampledTheta | 
     # What may be infinite may have no moments as it is printed.
     shown = np.where(points.theta.powers < 0.0, away, _standardised(printed, w))
     wide, pull = w * np.exp(-0.5 * (heights - heights.max())), w * (away**2).max(axis=1)
-    if found.error <= SMOOTH and points.theta.sharp.any():  # priors act on what is printed: no origin is left alone
-        pull += w * (shown**2).max(axis=1)
+    if found.error <= SMOOTH:  # of what has its prior as it is printed alone: the rest moves with the origin of a covariate
+        pull += w * (shown[:, points.theta.sharp] ** 2).max(axis=1, initial=0.0)
     chance = 0.5 * (wide / wide.sum() + pull / pull.sum())
     chosen = _evenly(chance, count)
-    own, again = np.unique(chosen, return_inverse=True)  # one point may have the mass of several
-    values = np.array([points.objective(one) for one in smoothed.theta[own]])[again]
+    once, again = np.unique(chosen, return_inverse=True)  # one point may have the mass of several
+    values = np.array([points.objective(one) for one in smoothed.theta[once]])[again]
     # Weights of the chosen points under the objective less those under the surrogate.
     change = (w / chance)[chosen] / count * np.expm1(np.clip(values - heights[chosen], -FALL, FALL))
     errors = []
@@ -393,7 +393,7 @@ def _shares(found: SampledTheta, inverse: Any) -> Array:
 def _components(found: SampledTheta, points: _Points, axes: Array) -> tuple[Components, Status]:
     """Components whose thetas are an even choice of the points by their weights, and marginals from all points."""
     count, inverse = KEPT_CORRECTED if points.corrector.wanted else KEPT, np.linalg.inv(axes)
-    chosen, shares = _even_choice(found.theta, _shares(found, inverse), inverse, count)
+    chosen, shares = _kept_points(found.theta, _shares(found, inverse), inverse, count)
     every = [(k, share, at) for k, share in zip(chosen, shares, strict=True) if (at := points.part(k)) is not None]
     theta, w = found.theta[[k for k, _, _ in every]], np.array([share for _, share, _ in every])
     status = next((at[1] for _, _, at in every if at[1] is not Status.CONVERGED), Status.CONVERGED)
@@ -427,7 +427,7 @@ def _with_marginals(found: SampledTheta, points: _Points, theta: Array, w: Array
                       points=every, point_weights=many_weights, error=error)
 
 
-def _even_choice(theta: Array, weights: Array, inverse: Any, count: int) -> tuple[Any, Array]:
+def _kept_points(theta: Array, weights: Array, inverse: Any, count: int) -> tuple[Any, Array]:
     """The ``count`` points that moments rest on most, each with the weight of those that are nearest to it."""
     some = np.flatnonzero(weights > 1e-6 * weights.max())
     z, own = (theta[some] - weights @ theta / weights.sum()) @ inverse.T, weights[some] / weights[some].sum()
