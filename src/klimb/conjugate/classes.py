@@ -52,15 +52,6 @@ class MarkovChain(Family):
         shares = self._passes[2]
         return shares[np.concatenate([[0], np.cumsum(self.lengths)[:-1]])].sum(0), self._passes[1], shares
 
-    def statistics(self, x: Array) -> Naturals:
-        """``x`` is one path: the class at each time, all sequences end to end."""
-        path, K = np.asarray(x, dtype=np.intp), len(self.natural[0])
-        begins = np.concatenate([[0], np.cumsum(self.lengths)[:-1]])
-        inside = np.setdiff1d(np.arange(1, len(path)), begins)  # times with a step before them
-        steps = np.zeros((K, K))
-        np.add.at(steps, (path[inside - 1], path[inside]), 1.0)
-        return np.bincount(path[begins], minlength=K).astype(float), steps, np.eye(K)[path]
-
     @property
     def mean(self) -> Array:
         """Probability of each class at each time."""

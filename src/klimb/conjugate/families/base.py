@@ -69,10 +69,6 @@ class Family(ABC):
     def sample(self, n: int, rng: np.random.Generator | int | None = None) -> Array:
         """``n`` draws, first axis the draws."""
 
-    @abstractmethod
-    def statistics(self, x: Array) -> Naturals:
-        """The sufficient statistics of values ``x`` that broadcast against the plates."""
-
     @property
     @abstractmethod
     def mean(self) -> Array:
@@ -89,11 +85,6 @@ class Family(ABC):
     def log_base(self, statistics: Naturals) -> Array | float:
         """Log of the base measure, linear in the statistics for every family here."""
         return 0.0
-
-    def log_density(self, x: Any) -> Array:
-        """log p(x), one number per plate."""
-        known = self.statistics(np.asarray(x, dtype=float))
-        return self.inner(self.natural, known) - self.log_partition() + self.log_base(known)
 
     def entropy(self) -> Array:
         """-E log p, one number per plate."""
