@@ -129,11 +129,7 @@ class SquaredDistances:
         self._inputs = inputs
         self.left_sums: Array = np.zeros(left.shape if inputs else (0, 0))
         self.right_sums: Array = np.zeros(other.shape if inputs else (0, 0))
-        self._scratch = np.empty(0)
         self._direct = left.shape[1] <= DIRECT_COLUMNS or not self._prepare_product(left, right)
-        if self._direct:
-            self._left_columns = np.ascontiguousarray(left.T)
-            self._right_columns = self._left_columns if right is None else np.ascontiguousarray(other.T)
 
     def _prepare_product(self, left: Array, right: Array | None) -> bool:
         """The two factors of the matrix product; False where the squares are too large for it."""
@@ -161,7 +157,7 @@ class SquaredDistances:
         np.matmul(self._A[rows], self._B[columns].T, out=out)
         i, j = np.divmod(np.flatnonzero(out <= self._close_below[rows]), out.shape[1])  # nonzero is slow on matrices
         if len(i) > CROWDED * out.size:
-            self._crowded(rows, columns, out)
+            self._by_differences(rows, columns, out)
             return None
         if len(i):
             steps = self._steps(rows, columns, (i, j))
@@ -172,41 +168,15 @@ class SquaredDistances:
         """(x_i - z_j) / l for some pairs of a tile."""
         return np.asarray((self._left[rows.start + close[0]] - self._right[columns.start + close[1]]) * self._inverse)
 
-    def _crowded(self, rows: slice, columns: slice, out: Array) -> None:
-        """A whole tile by differences, of many columns: a compiled loop instead of three passes per column."""
+    def _by_differences(self, rows: slice, columns: slice, out: Array) -> None:
+        """A whole tile, by a compiled loop."""
         from scipy.spatial.distance import cdist
 
         weights = None if self._same_inverse else self._inverse**2
         out[...] = cdist(self._left[rows], self._right[columns], "sqeuclidean", w=weights)
-        if weights is None:
-            out *= self._inverse[0] ** 2
-
-    def _by_differences(self, rows: slice, columns: slice, out: Array) -> None:
-        step = self._buffer(out.shape)
-        for d in range(len(self._inverse)):
-            target = out if d == 0 else step
-            self._difference(d, rows, columns, target)
-            if not self._same_inverse:
-                target *= self._inverse[d]
-            target *= target
-            if d > 0:
-                out += target
-        if self._same_inverse and self._inverse[0] != 1.0:
+        if weights is None and self._inverse[0] != 1.0:
             out *= self._inverse[0] ** 2
         np.minimum(out, HUGE, out=out)
-
-    def _difference(self, d: int, rows: slice, columns: slice, out: Array) -> None:
-        """x_id - z_jd for a tile."""
-        if self._direct:
-            np.subtract(self._left_columns[d, rows, None], self._right_columns[d, columns], out=out)
-        else:
-            np.subtract(self._left[rows, d, None], np.ascontiguousarray(self._right[columns, d]), out=out)
-
-    def _buffer(self, shape: tuple[int, ...]) -> Array:
-        size = shape[0] * shape[1]
-        if self._scratch.size < size:
-            self._scratch = np.empty(size)
-        return self._scratch[:size].reshape(shape)
 
     def pull(self, rows: slice, columns: slice, M: Array, close: Close) -> None:
         """Add a tile's part to the sums; ``close`` is what ``squared`` returned for it, and M is spoilt."""
@@ -241,9 +211,8 @@ class SquaredDistances:
             np.subtract.at(self.right_sums, columns.start + j, pulls)
 
     def _pull_by_differences(self, rows: slice, columns: slice, M: Array) -> None:
-        step = self._buffer(M.shape)
         for d, inverse in enumerate(self._inverse):
-            self._difference(d, rows, columns, step)
+            step = np.subtract.outer(self._left[rows, d], self._right[columns, d])
             step *= inverse
             pulls = M * step
             self.squares[d] += np.vdot(pulls, step)
