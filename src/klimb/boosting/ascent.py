@@ -33,10 +33,9 @@ class Climb(NamedTuple):
 
 def climb(target: Target, starts: Array, root: Array, *, iterations: int = 60, far: bool = False,
           within: Gaussians | None = None) -> Climb:
-    """BFGS with backtracking from every row of ``starts``, in coordinates whitened by ``root``.
+    """BFGS with backtracking from every row of ``starts``, in coordinates whitened by ``root``; a batch per iteration.
 
-    Starts where log p is -inf stay there; climbs that come ``within`` the bulk of a known Gaussian stop. Each iteration
-    is one batch of evaluations of the climbs still under way.
+    Starts where log p is -inf stay there; climbs that come ``within`` the bulk of a known Gaussian stop.
     """
     n, D = starts.shape
     scale = np.sqrt(np.einsum("de,de->d", root, root))
@@ -157,8 +156,7 @@ def check_arrived(target: Target, found: Climb, best: int, starts: Array, root: 
 def check_proper(target: Target, first: Gaussians) -> None:
     """Raise if log p does not fall faster than -log r along some line far out: then it has no finite integral.
 
-    Between FAR and FURTHER standard deviations from the first Gaussian, both ways along its axes and a few other lines;
-    where it does not fall there, beyond.
+    Looked at along axes of the first Gaussian and a few other lines.
     """
     D = first.dim
     axes = np.concatenate([np.eye(D)[: min(D, 50)], normal_draws(8, D, seed=5)]) @ first.roots[0].T

@@ -1,16 +1,12 @@
 """Targets with an edge inside their bulk: edges along the axes are found and declared, others cut a mixture off.
 
-A standard deviation that must be positive, a probability between 0 and 1: most edges are of this kind. -inf beyond them
-is enough to find them, by bisection along every axis. In the coordinates of `Above`, `Below` and `Interval` there is no
-edge left, and boosting goes on as if they had been declared.
-
-Nodes that cross an edge make the bound jump, so nothing can be moved along slopes. Instead the points stay and their
+Edges along the axes are found by bisection, where the density becomes -inf, and boosting goes on in the coordinates of
+`Above`, `Below` and `Interval`. Nodes that cross any other edge make the bound jump, so the points stay and their
 weights move: with draws x_n of the current mixture q0, b_n their probabilities and omega_n = b_n q(x_n)/q0(x_n),
 
     KL(q cut off || p) = sum_in omega (log q - log p) / A - log(A / T) + const,     A = sum_in omega, T = sum_all omega,
 
-is a smooth function of the parameters of q, which needs values of log p only. Each round draws anew from the mixture
-found, so the bound of every round is judged at points that its fit has not seen.
+is a smooth function of the parameters of q, which needs values of log p only. Each round draws anew from its mixture.
 """
 
 from typing import NamedTuple

@@ -149,8 +149,7 @@ class Booster:
     def cover(self, n_components: int) -> None:
         """Where mass is missing outside q, try what the inclusive direction makes of it; the check decides.
 
-        It adds wide components of little weight, which hardly move the bound and set the standard deviations right. Not
-        behind a transform: what is wide there may be enormous in the user's coordinates (exp of a tail).
+        Not behind a transform: what is wide there may be enormous in the user's coordinates (exp of a tail).
         """
         if self.outlook is None or not self.target.coordinates.plain:
             return

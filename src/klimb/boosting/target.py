@@ -1,8 +1,6 @@
 """The target: a log density that a user wrote, made safe to call with many points at once.
 
-`Target` finds out whether the function takes one point or a batch, counts evaluations, differentiates by finite
-differences where no gradient is given, and turns every bad answer (NaN, +inf, a wrong shape, an exception) into an
-error that names the point. -inf is a good answer: it marks a point outside the support.
+NaN, +inf, a wrong shape or an exception become errors that name the point; -inf marks a point outside the support.
 """
 
 from __future__ import annotations
@@ -25,10 +23,7 @@ SHOWN = 6  # coordinates of a point that a message shows
 
 
 def recognise(log_density: LogDensity, point: Array) -> tuple[LogDensity, LogDensity] | None:
-    """Batched value and gradient of a JAX function of one point; None if ``log_density`` is not one.
-
-    Only a program that has imported JAX can hold such a function, so JAX is never imported here for nothing.
-    """
+    """Batched value and gradient of a JAX function of one point, else None; JAX is never imported for it."""
     jax = sys.modules.get("jax")
     if jax is None:
         return None

@@ -1,8 +1,7 @@
-"""Constrained parameters: maps from free coordinates u to the user's x, with their Jacobians.
+"""Constrained parameters: maps from the free coordinates u that the mixture lives in to the user's x.
 
-The mixture lives in u, where nothing is constrained; the user's function sees x. A density f(x) becomes
-f(x(u)) |dx/du| in u. A simplex of n shares has n - 1 free coordinates, and densities on it are with respect to its
-first n - 1 shares, as in Stan.
+f(x) becomes f(x(u)) |dx/du| in u. A simplex of n shares has n - 1 free coordinates, and densities on it are with
+respect to its first n - 1 shares, as in Stan.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Hidden classes: Markov chains of them, and observations whose class is unknown (mixtures).
 
-The log density of a datum in class k is linear in the moments of the component, with what the datum adds to the natural
-parameters as its coefficients: all N x K of them are one matrix product, and the messages to all components another.
-`EMISSIONS` says for every kind of component what a datum adds.
+The log density of a datum in class k is linear in the component's moments, so that all N x K are one matrix product and
+the messages to components another. `EMISSIONS` says what a datum adds to each kind of component.
 """
 
 from collections.abc import Callable
@@ -25,8 +24,7 @@ from klimb.numerics.special import HALF_LOG_2PI
 class MarkovChain(Family):
     """Chains of K classes: natural parameters (first, step, class at each time), all logarithms.
 
-    Statistics: class of the first element of every sequence, counts of steps, indicators of each time. Expectations by
-    forward and backward passes in blocks: about 3 sqrt(T) vectorised steps for T times, not T.
+    Statistics: class of the first element of every sequence, counts of steps, indicators of each time.
     """
 
     event_ndims: ClassVar[tuple[int, ...]] = (1, 2, 2)

@@ -1,11 +1,7 @@
 """The contract of an exponential family: log p(x) = <natural, statistics(x)> - log_partition(natural) + log_base(x).
 
-Entropy and divergence follow from the log-partition: KL(q||p) = <natural_q - natural_p, mean_q> - A_q + A_p. Families
-that lose digits that way where a shape is large or two members are close have forms of their own
-(`klimb.conjugate.families.gamma`). The base is 1/x for shapes and concentrations, so that a natural parameter is the
-shape itself and 1e-12 keeps its digits, and one otherwise.
-
-Arrays carry their plates (independent copies) first and the event last; everything is vectorised over the plates.
+KL(q||p) = <natural_q - natural_p, mean_q> - A_q + A_p, in forms of their own where that loses digits. The base is 1/x
+for shapes and concentrations, so that a natural parameter is the shape itself. Arrays carry their plates first.
 """
 
 from __future__ import annotations

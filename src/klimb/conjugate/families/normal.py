@@ -1,7 +1,6 @@
 """Normal distributions by precision and precision times mean, and a mean and its precision together.
 
-Their natural parameters hold second moments about zero, so data far from the origin cost digits: shift the data first
-(the ready models do).
+Data far from the origin cost digits of the second moments: shift the data first (the ready models do).
 """
 
 from abc import abstractmethod

@@ -1,14 +1,9 @@
 """Matrices of low rank with missing entries: probabilistic PCA, and factorisation of numbers, labels and counts.
 
-Counts go by the fixed point of [S], for an f = u'v that is not Gaussian: under independent Gaussians q(u), q(v) the
-linear predictor has no Gaussian distribution, but E e^(u'v) is in closed form, and that is all that the bound of a
-Poisson likelihood with a log link needs. Given q(v) = N(b, B),
+Counts go by the fixed point of [S], for f = u'v: given q(v) = N(b, B),
 
     E e^(u'v) = E_u e^(b'u + u'Bu / 2) = e = exp(...) / sqrt(det(I - V B)),      u ~ N(m, V), V^-1 > B
-
-whose derivatives are moments of the tilted Gaussian with precision P = V^-1 - B and mean t = P^-1 (V^-1 m + b):
-
-    d e / dm = e g,      2 d e / dV = e (g g' + B + B P^-1 B),      g = b + B t.
+    d e / dm = e g,      2 d e / dV = e (g g' + B + B P^-1 B),      g = b + B t,  P = V^-1 - B,  t = P^-1 (V^-1 m + b).
 
 So the operator of [S] Eq. (8) has these matrices in place of gamma_i d_i d_i', and the same ones are Newton's for m.
 """
@@ -152,10 +147,7 @@ def _fitted(N: int, D: int, rank: int, y: Array, site: Site | None, seed: int, t
 
 
 class _Turn:
-    """Another pair (R u, R^-T v) with the same products: rows of unit second moment, columns with uncorrelated entries.
-
-    The likelihood does not see R; the priors do, and coordinate ascent finds R only slowly.
-    """
+    """Another pair (R u, R^-T v) with the same products: the priors see R, coordinate ascent finds it slowly."""
 
     def __init__(self, u: Variable, v: Variable, relevance: Variable) -> None:
         self.u, self.v, self.relevance, self.sweeps = u, v, relevance, 0
