@@ -22,7 +22,7 @@ that the first K coefficients leave, of both rows; pairs where that is not small
 from functools import lru_cache, singledispatch
 
 import numpy as np
-from scipy.special import factorial
+from scipy.special import factorial, log_expit
 
 from klimb.active.inclusion import expected_gamma, plain_site, response_nodes
 from klimb.errors import InputError
@@ -181,35 +181,15 @@ def _(site: Logistic, m: Array, v: Array) -> Array:
 
 
 def _narrow_logistic(m: Array, v: Array) -> Array:
-    """E KL(Bernoulli(sigmoid(s)) || Bernoulli(p)) on nodes; with t = logit p it is a Bregman divergence of softplus.
-
-    softplus(t) - softplus(s) - (t - s) sigmoid(s) = (t - s)^2 int_0^1 (1 - u) sigmoid'(s + u (t - s)) du.
-    """
+    """E KL(Bernoulli(sigmoid(s)) || its mean) on a few nodes."""
     z, weight = hermite(12)
-    u, gauss = legendre(5)
-    mean = -np.abs(m)
     out = np.empty_like(m)
     for part in slices(m.size, max(1, POINTS // z.size)):
-        centre = mean[part]
-        e = np.exp(centre)
-        share = 1.0 / (1.0 + e)
-        p, w = e * share, e * share * share
-        _, average, _ = folded_moments(centre, v[part])
-        # logit p - m for the averaged p: (average - p) / w, then Newton's steps on the exact equation
-        with np.errstate(divide="ignore", invalid="ignore", under="ignore"):
-            lift = (average - p) / w
-            for _ in range(3):
-                x = np.exp(centre + lift)
-                lift = lift + (average - x / (1.0 + x)) * (1.0 + x) ** 2 / x
-        lift = np.nan_to_num(lift, nan=0.0, posinf=0.0, neginf=0.0)
-        offset = np.sqrt(v[part]) * z[:, None]
-        gap = lift - offset  # t - s
-        total = np.zeros_like(gap)
-        for node, weight_u in zip(u, gauss, strict=True):
-            with np.errstate(under="ignore"):
-                x = np.exp(-np.abs(centre + offset + node * gap))
-                total += weight_u * (1.0 - node) * x / (1.0 + x) ** 2
-        out[part] = weight @ (gap * gap * total)
+        mean = -np.abs(m[part])
+        s, average = mean + np.sqrt(v[part]) * z[:, None], folded_moments(mean, v[part])[1]
+        with np.errstate(divide="ignore"):
+            out[part] = weight @ (divergence_term(log_expit(s), np.log(average))
+                                  + divergence_term(log_expit(-s), np.log1p(-average)))
     return out
 
 
