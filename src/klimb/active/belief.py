@@ -2,14 +2,11 @@
 
     q(w) = N(mean, V_w)        s_i = x_i'w ~ N(m_i, v_i)        v_i = x_i' V_w x_i
 
-Exact in two forms: by a D x R root of V_w where columns are few, by the N x N factor of the labelled rows where labels
-are few; then a pool of any width costs (rows of the pool) x (labels). `klimb.active.belief` has the form that
-knows V_w by products alone.
+Exact by a D x D root of V_w where columns are few, by the N x N factor of the labelled rows where labels are. Else
 
     A = diag(1 / cov) + X' diag(gamma) X ~ Q T Q'        v_i >= |L^-1 Q'x_i|^2, T = L L'        ([N] section 2.3)
 
-k products with the labelled rows and k with the pool give a lower bound of every variance, however many labels there
-are. It is exact where k reaches the number of columns, or of labels beside a prior that is the same for all weights.
+a lower bound by k products with the labelled rows and k with the pool, exact where k reaches the number of columns.
 """
 
 from __future__ import annotations

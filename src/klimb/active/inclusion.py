@@ -1,12 +1,11 @@
 """A new datum meets the marginal N(m, v) of its latent value: its own Gaussian site, and what one label teaches.
 
-The new marginal maximises the bound of one datum, E log p(y|s) - KL(q' || q), over Gaussians q' = N(m', v'); at the
-optimum q' is q times the site exp(slope s - gamma s^2 / 2), with
+The new marginal N(m', v') maximises the bound of one datum, E log p(y|s) - KL(q' || q); it is q times a site exp(slope
+s - gamma s^2 / 2), with alpha and gamma the oracle's at (m', v'):
 
     1/v' = 1/v + gamma        m' = m - v alpha        slope = gamma m' - alpha
 
-where alpha and gamma are the oracle's at (m', v'). Seen through `klimb.sites.SuperGaussian`, whose oracle is the local
-bound, this is the minimiser of phi_i of [N] (Appendix, "active learning scores"; the paper's gamma_i is 1/gamma).
+With the oracle of `klimb.sites.SuperGaussian` this is the minimiser of phi_i of [N] (Appendix; its gamma_i is 1/gamma).
 """
 
 from collections.abc import Iterator
@@ -163,8 +162,7 @@ def plain_site(site: Site) -> Site:
 def response_nodes(site: Site, m: Array, v: Array) -> Iterator[tuple[Array, Array]]:
     """Pairs (weight, y), each one per candidate; weights of a candidate sum to 1.
 
-    Classes are listed with their probabilities. Of counts and numbers the predictive quantiles at the nodes of a
-    Gauss-Legendre rule are taken: means of smooth functions of y under the predictive distribution.
+    Classes with their probabilities; of counts and numbers predictive quantiles at the nodes of a Gauss-Legendre rule.
     """
     plain = plain_site(site)
     if plain.response == "classes":

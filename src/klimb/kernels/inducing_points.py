@@ -20,8 +20,7 @@ Method = Literal["greedy", "kmeans++"]
 class GreedyPoints:
     """Points chosen one after the other, each the input that is least explained by those before it.
 
-    This is a pivoted Cholesky factorisation of the kernel matrix that is never formed: n x count numbers. The points of
-    a longer choice begin with those of a shorter one, so a choice can be extended.
+    A pivoted Cholesky factorisation of the kernel matrix that is never formed; a choice can be extended.
     """
 
     def __init__(self, kernel: Kernel, X: Array) -> None:

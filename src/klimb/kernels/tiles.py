@@ -1,13 +1,11 @@
 """Gram matrices and their pullbacks, tile by tile, and the squared distances behind most of them.
 
-`Pairs` is a kernel bound to its inputs. The functions here walk the tiles: for K(X, X) only those on and below the
-diagonal, the rest is mirrored, so that the matrix is symmetric to the last bit and half the work is saved.
+Of K(X, X) only tiles on and below the diagonal are computed, the rest is mirrored: symmetric to the last bit.
 
-Distances are r_ij^2 = sum_d ((x_id - z_jd) / l_d)^2. One matrix product gives |x|^2 + |z|^2 - 2 x'z at the speed of
-BLAS, but where r is small beside |x| the terms cancel. So inputs are centred, and the pairs that are still close beside
-their norms are computed again from the differences of the inputs as they were given, which near-duplicates leave exact.
-What remains has a relative error of about eps / `CLOSE`, is never negative, and is exactly zero for equal points. Few
-columns go by differences altogether, and so do tiles with many close pairs.
+Distances are r_ij^2 = sum_d ((x_id - z_jd) / l_d)^2, by one matrix product of centred inputs, |x|^2 + |z|^2 - 2 x'z.
+Pairs that are close beside their norms, whose terms cancel, are computed again from differences of the inputs as they
+were given. The error is about eps / `CLOSE`, never negative, and zero for equal points. Few columns go by differences,
+and so do tiles with many close pairs (docs/decisions/0005-distances-by-products-and-repair.md).
 """
 
 from abc import ABC, abstractmethod

@@ -19,10 +19,8 @@ def calibration(predicted: Any, variance: Any, y: Any, *, level: float = 0.9, la
                 counts: Array | None = None) -> CalibrationBins | None:
     """Observed and predicted means in bins of rows with like predictions; None with too few rows.
 
-    ``counts`` says how many rows each entry stands for.
-
-    ``predicted`` and ``variance`` are the predictive means and variances of each y without that y. The sum over a bin
-    then has a known variance if the model is right, which is where the expected interval comes from (central limit).
+    ``predicted`` and ``variance`` are the predictive means and variances of each y without that y, each for ``counts``
+    rows. The sum over a bin then has a known variance if the model is right: the expected interval (central limit).
     """
     mean, spread, seen = (np.asarray(values, dtype=float) for values in (predicted, variance, y))
     require(mean.shape == spread.shape == seen.shape, "predictions, variances and y need one entry per row",
@@ -56,10 +54,8 @@ def pit_histogram(below: Any, at: Any, *, level: float = 0.9, bins: int = BINS,
                   counts: Array | None = None) -> PitHistogram | None:
     """The histogram of the probability integral transform; None with too few rows.
 
-    ``counts`` says how many rows each entry stands for.
-
-    ``below`` is P(Y < y) and ``at`` P(Y <= y) for each datum; they are equal for continuous y. A discrete datum is
-    spread evenly over the jump between them, so that the histogram of a calibrated model is flat for counts as well.
+    ``below`` is P(Y < y) and ``at`` P(Y <= y), each for ``counts`` rows. A discrete datum is spread evenly over the
+    jump.
     """
     low, high = np.asarray(below, dtype=float), np.asarray(at, dtype=float)
     usable = np.isfinite(low) & np.isfinite(high)

@@ -1,8 +1,6 @@
 """The records a report is drawn from: plain numbers and text, nothing of the engine.
 
-A fit fills them once; the terminal table, the JSON of the command line, the HTML page and the plots all read the same
-numbers. Numbers are floats and tuples of floats, so that a record can be compared, printed and written as JSON. A
-number that does not exist (the leave-one-out density of a datum whose site cannot be taken out) is None, never NaN.
+Table, JSON, HTML page and plots read the same numbers. One that does not exist is None, never NaN.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """The contract of a site: the potential log p(y | f) of one datum, seen through a Gaussian N(f; m, v).
 
-A site knows nothing of X, K or the prior. All methods are vectorised over data; the parameters of a site are scalars or
-one per datum. ``y`` is what the user has (labels, counts, ...); ``validate`` turns it once into the clean float array
-that ``oracle``, ``point`` and ``constant`` take, so that the loop does not check the same labels at every iteration.
+All methods are vectorised over data; parameters are scalars or one per datum. ``validate`` turns the user's ``y`` once
+into the clean float array that ``oracle``, ``point`` and ``constant`` take.
 
-A super-Gaussian site is log p(y|f) = slope (f - centre) + g((f - centre)^2) + constant, [N] Eq. (2). Everything in [N]
-is made of g and its derivatives in x, the square of the distance from the centre. A site that knows them in closed form
-overrides ``Site.even_part``; for any other they come from ``point``, with nearly all digits.
+A super-Gaussian site is log p(y|f) = slope (f - centre) + g((f - centre)^2) + constant, [N] Eq. (2). A site that knows
+g and its derivatives in closed form overrides ``Site.even_part``; for any other they come from ``point``.
 """
 
 from abc import ABC, abstractmethod

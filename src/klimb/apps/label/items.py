@@ -1,12 +1,8 @@
 """The items to be labelled: what a person sees of them, and the numbers a model sees.
 
-A word is a run of letters, digits and the marks that belong to them, in any script; an apostrophe inside it does not
-end it. Scripts that put no blanks between words (Chinese, Japanese, Thai, ...) are cut into overlapping pairs of
-characters, and an emoji is a word of its own. Upper and lower case, and the several ways in which Unicode can spell one
-character, are the same word.
-
-An item is shown as pieces of plain text, each with how far its words push the prediction. The page puts them on the
-screen as text, never as markup, so that nothing an item says can do anything.
+A word is a run of letters, digits and their marks, in any script; scripts without blanks between words (Chinese, Thai,
+...) are cut into overlapping pairs of characters, and an emoji is a word. Case and Unicode's several spellings of one
+character do not matter. The page shows items as text, never as markup.
 """
 
 import hashlib

@@ -1,19 +1,13 @@
 """The model behind the page: which items to ask, and what it thinks of them.
 
-What is chosen is a function of the labels in the order they were given, and of nothing else: neither of the clock, nor
-of how the session came to these labels. A session that is taken up again therefore goes on as it would have.
+The choice is a function of the labels in their order alone, so that a session goes on as it would have. Two labels are
+one logistic model with a Gaussian prior; more are one per label against the rest, which take turns. The prior's scale
+is the one of the largest evidence, looked for anew whenever the number of labels has doubled.
 
-Two labels are one logistic model with a Gaussian prior; more are one such model per label against the rest, and the
-models take turns in choosing. The scale of the prior is the one of the largest evidence, looked for anew whenever the
-number of labels has doubled.
-
-With a few dozen labels, a model of words alone has seen hardly any of the words of the next text. But which words go
-together can be seen in all texts, labelled or not. So the model gets, beside each text's words X, its place Z = X V
-along the main directions V of the texts; most of the prior variance goes to those, the rest to the words themselves:
+Which words go together can be seen in all texts, labelled or not. So most of the prior variance goes to the places Z =
+X V of the texts along their main directions V, the rest to the words X themselves; f is still linear in the words:
 
     f = sqrt(1 - r) Z b + sqrt(r) X w = X (sqrt(1 - r) V b + sqrt(r) w)        b, w ~ N(0, cov I)
-
-It is still linear in the words, so what each word says can still be shown.
 """
 
 from collections.abc import Callable, Sequence

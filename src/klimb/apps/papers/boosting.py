@@ -1,9 +1,7 @@
 """[G] Figures 1 and 2: boosted mixtures of Gaussians for toy densities, and for the nodal logistic regression.
 
-Three answers to the same density: [G]'s algorithm (Laplacian components, Newton's weights, 50 iterations from a very
-wide Gaussian; its searches start at random, so Figure 1 runs it from several seeds), klimb's default, and ADVI's
-diagonal Gaussian (Kucukelbir et al. 2017). The truth of Figure 2 is a Polya-Gamma Gibbs sampler, as in the paper,
-written from its own: Polson, Scott and Windle (2013), section 3.
+Three answers: [G]'s algorithm (50 iterations; Figure 1 from several seeds), klimb's default, and ADVI's diagonal
+Gaussian. The truth of Figure 2 is a Polya-Gamma Gibbs sampler (Polson, Scott and Windle 2013, section 3).
 """
 
 import time
