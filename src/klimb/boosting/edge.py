@@ -141,7 +141,7 @@ class Cut(NamedTuple):
         return one_gaussian(mean, np.linalg.cholesky(cov + 1e-12 * np.trace(cov) * np.eye(len(cov))))
 
     @property
-    def error(self) -> float:
+    def bound_error(self) -> float:
         return float(self.residual.std() / np.sqrt(len(self.residual)))
 
 
@@ -169,7 +169,7 @@ def cut_boosted(target: Target, first: Gaussians, n_components: int, tol: float,
         if won > 0:
             best = grown
             steps.append(_step(target, best, watch))
-        if not won > max(tol, 2.0 * best.error):
+        if not won > max(tol, 2.0 * best.bound_error):
             return _judged(target, best, counter), steps, "gain"
     return _judged(target, best, counter), steps, "components"
 
@@ -180,7 +180,8 @@ def _judged(target: Target, cut: Cut, seed: int) -> Cut:
 
 
 def _step(target: Target, cut: Cut, watch: Watch) -> BoostStep:
-    return recorded(target, cut.weights, cut.parts, cut.bound, cut.error, cut.residual, cut.share[cut.inner], watch)
+    share = cut.share[cut.inner]
+    return recorded(target, cut.weights, cut.parts, cut.bound, cut.bound_error, cut.residual, share, watch)
 
 
 def refined(target: Target, start: Cut, seed: int) -> Cut:
@@ -190,7 +191,7 @@ def refined(target: Target, start: Cut, seed: int) -> Cut:
         weights, parts = _fitted(current)
         current = drawn(target, weights, parts, seed + 1 + round_)
         if current.bound > best.bound:
-            settled = current.bound - best.bound < current.error
+            settled = current.bound - best.bound < current.bound_error
             best = current
             if settled and round_ > 1:
                 break
