@@ -23,8 +23,8 @@ LOW_RANK_FROM = 100  # dimensions from which component="auto" means "lowrank"
 WIDE = 10.0  # standard deviation, in units of ``scale``, of the first Gaussian of the paper's algorithm
 
 
-def boost(log_density: LogDensity, dim: int, *, gradient: LogDensity | None = None, hessian: LogDensity | None = None,
-          init: Any = None, scale: Any = 1.0, transform: Any = None, n_components: int = 20,
+def boost(log_density: LogDensity, dim: int, *, gradient: LogDensity | None = None, init: Any = None,
+          scale: Any = 1.0, transform: Any = None, n_components: int = 20,
           divergence: Literal["exclusive", "inclusive", "hellinger"] = "exclusive",
           component: Literal["auto", "full", "lowrank", "laplacian"] = "auto",
           weights: Literal["joint", "corrective", "newton"] | None = None, tol: float = 0.01,
@@ -68,7 +68,7 @@ def boost(log_density: LogDensity, dim: int, *, gradient: LogDensity | None = No
     if max_evaluations <= UP_TO:
         target = Target(log_density, int(dim), coordinates=coordinates, near=starts[0], sparing=True)
         return sparingly_boosted(target, starts, spread, n_components, tol, int(max_evaluations), labels, seed, watch)
-    target = Target(log_density, int(dim), gradient=gradient, hessian=hessian, coordinates=coordinates, near=starts[0])
+    target = Target(log_density, int(dim), gradient=gradient, coordinates=coordinates, near=starts[0])
 
     def answer(found: Any, parts: Gaussians, last: Any, why: str, steps: Sequence[BoostStep],
                inside: float = 1.0) -> Mixture:

@@ -84,9 +84,9 @@ class Target:
     """
 
     def __init__(self, log_density: LogDensity, dim: int, *, gradient: LogDensity | None = None,
-                 hessian: LogDensity | None = None, coordinates: TransformedBlocks | None = None,
-                 near: Array | None = None, sparing: bool = False) -> None:
-        given: dict[str, Any] = {"log_density": log_density, "gradient": gradient, "hessian": hessian}
+                 coordinates: TransformedBlocks | None = None, near: Array | None = None,
+                 sparing: bool = False) -> None:
+        given: dict[str, Any] = {"log_density": log_density, "gradient": gradient}
         for name, function in given.items():
             if not callable(function) and (function is not None or name == "log_density"):
                 raise InputError(f"{name} must be a function", type(function).__name__,
@@ -100,7 +100,7 @@ class Target:
             found = recognise(log_density, probes[0])
             if found is not None:
                 log_density, gradient = found
-        self._value, self._gradient, self._hessian = log_density, gradient, hessian
+        self._value, self._gradient = log_density, gradient
         self._model: Callable[[Array], Array] | None = None
         if sparing:
             self.batched = not self._takes_points(probes[0])
@@ -152,13 +152,7 @@ class Target:
         return value, slope
 
     def hessian_at(self, u: Array, scale: Array) -> Array:
-        """The Hessian of log p at one point: the user's own where coordinates are plain, else differences of slopes."""
-        if self._hessian is not None and self.coordinates.plain:
-            raw = np.asarray(self._guarded(self._hessian, u, "hessian"), dtype=np.float64)
-            if raw.shape != (self.dim, self.dim) or not np.isfinite(raw).all():
-                raise InputError(f"hessian must be a finite {self.dim} x {self.dim} matrix at a point",
-                                 f"shape {raw.shape} at {show(u)}", "Leave it out: differences are used then.")
-            return 0.5 * (raw + raw.T)
+        """The Hessian of log p at one point, by differences of slopes."""
         h = np.maximum((1e-5 if self._gradient is not None else 1e-3) * scale, 1e-12 * np.abs(u))
         _, slopes = self.with_slopes(np.concatenate([u + np.diag(h), u - np.diag(h)]), scale)
         H = (slopes[: self.dim] - slopes[self.dim :]) / (2 * h[:, None])

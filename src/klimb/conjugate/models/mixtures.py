@@ -209,10 +209,6 @@ class LatentDirichlet:
         found: Dirichlet = state[theta]
         return found
 
-    def top_words(self, count: int = 10) -> Any:
-        """Indices of the most probable words of each topic."""
-        return np.argsort(-self.words.mean, axis=1)[:, :count]
-
 
 def latent_dirichlet(counts: Any, n_topics: int, *, share_prior: float | None = None, word_prior: float | None = None,
                      batch: int | None = 4096, seed: int = 0, start: Any = None, tol: float = 1e-6, max_iter: int = 200,
