@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import ClassVar, Self
 
 import numpy as np
@@ -180,13 +181,6 @@ class ProductPairs(JoinedPairs):
             part.pull(rows, columns, G * others)
 
 
-def products_of_others(values: Sequence[Array]) -> list[Array]:
-    """For each array the product of all the others: running products from both ends, since values may be zero."""
-    before = [np.ones_like(values[0])]
-    for value in values[:-1]:
-        before.append(before[-1] * value)
-    after = np.ones_like(values[0])
-    for i in range(len(values) - 1, -1, -1):
-        before[i] = before[i] * after
-        after = after * values[i]
-    return before
+def products_of_others(values: list[Array]) -> list[Array]:
+    """For each array the product of all the others, without a division: values may be zero."""
+    return [reduce(np.multiply, values[:i] + values[i + 1 :]) for i in range(len(values))]

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import ClassVar
 
 import numpy as np
@@ -201,15 +202,8 @@ class PolynomialPairs(ColumnPairs):
 
 
 def whole_power(base: Array, degree: int) -> Array:
-    """base^degree by squaring: far faster than a floating-point power, and exact for whole numbers."""
-    result, square = np.ones_like(base), base
-    while degree:
-        if degree & 1:
-            result = result * square
-        degree >>= 1
-        if degree:
-            square = square * square
-    return result
+    """base^degree by products: far faster than a floating-point power, and exact for whole numbers."""
+    return reduce(np.multiply, [base] * degree, np.ones_like(base))
 
 
 @dataclass(frozen=True, repr=False)
