@@ -130,12 +130,6 @@ class PrimalBelief(Belief):
         except np.linalg.LinAlgError:
             return np.full(np.shape(vectors), np.inf)
 
-    def marginals(self, pool: DesignMatrix) -> tuple[Array, Array]:
-        """Both from one pass over the pool."""
-        with threads_for(len(self._root)):
-            v, m = pool.row_norms_squared(self._root, upper=self._upper, times=self.mean)
-        return m, v
-
 
 class CrossProducts:
     """K between the pool and rows of it that are labelled, one column per label, kept as long as memory allows.

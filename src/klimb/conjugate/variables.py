@@ -83,18 +83,7 @@ class Variable(Summand):
 
     def __init__(self, conditional: Conditional, name: str) -> None:
         self.conditional, self.name = conditional, name
-
-    @property
-    def family(self) -> type[Family]:
-        return self.conditional.family
-
-    @property
-    def plates(self) -> Plates:
-        return self.conditional.plates
-
-    @property
-    def dimension(self) -> int:
-        return self.conditional.dimension
+        self.family, self.plates, self.dimension = conditional.family, conditional.plates, conditional.dimension
 
     def observe(self, values: Any) -> Evidence:
         """The evidence of having seen these values; NaN is missing."""
