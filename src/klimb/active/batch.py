@@ -194,10 +194,7 @@ class Shortlist:
         return out
 
     def after_drift(self, score: Score, now: Marginals, free: Mask) -> tuple[Index, Array] | None:
-        """The rows that may be best ``now``, and their scores, from the marginals of all rows some labels ago.
-
-        None where nothing is known, or where so many rows may be best that all had better be computed again.
-        """
+        """The rows that may be best ``now``, and their scores, from the last snapshot; None: compute all."""
         box, before = self._box, now.before
         if box is None or before is None or now.computed or not (score == box.score and now.site is box.site):
             return None
@@ -257,10 +254,7 @@ def _above(box: Box, bounds: Array, least: float, m: Array, log_v: Array) -> tup
 
 
 def least_sure(score: Score, now: Marginals, free: Mask, first: Marginals) -> tuple[Index, Array] | None:
-    """The rows that may be the least sure, and their scores; None where means alone cannot tell.
-
-    ``first`` are the marginals at the beginning of the batch.
-    """
+    """The rows that may be the least sure, and their scores; ``first`` are the marginals when the batch began."""
     before = now.before
     symmetric = isinstance(plain_site(now.site), Logistic | Probit)
     if score.rule is not classifier_uncertainty or before is None or now.computed or not symmetric:
@@ -302,10 +296,7 @@ def candidates(now: Marginals, rows: Index, first: Marginals | None = None) -> C
 
 def score_rows(score: Score, now: Marginals, rows: Index, first: Marginals | None = None,
                shortlist: Shortlist | None = None) -> Array:
-    """The scores of ``rows``, some at a time where they need covariances with targets.
-
-    With a ``shortlist`` only those that may be the best are scored, and the others count as minus infinity.
-    """
+    """The scores of ``rows``; with a ``shortlist`` minus infinity for those that cannot be the best."""
     _ = now.snapshot, None if first is None else first.snapshot  # of all rows at once
     if not score.uses_targets:
         some = candidates(now, rows, first)

@@ -132,10 +132,7 @@ class PrimalBelief(Belief):
 
 
 class CrossProducts:
-    """K between the pool and rows of it that are labelled, one column per label, kept as long as memory allows.
-
-    A column costs one product with the pool and never changes, so that it is computed once.
-    """
+    """K between the pool and its labelled rows, one column per label, computed once and kept as memory allows."""
 
     def __init__(self, pool: DesignMatrix, prior: WeightPrior) -> None:
         self.pool, self.prior = pool, prior

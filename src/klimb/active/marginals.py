@@ -246,10 +246,7 @@ class Marginals:
         return self.with_site(x, d, gamma, slope, known=True), new
 
     def with_site(self, x: Array, d: Array, gamma: float, slope: float, *, known: bool = False) -> Marginals:
-        """With the site exp(slope s - gamma s^2 / 2) on s = x'w, where ``d`` = V x.
-
-        Without a label (``known`` False) the means stay where they are: that is what they are expected to do.
-        """
+        """With the site exp(slope s - gamma s^2 / 2) on s = x'w, ``d`` = V x; the means stay unless it is ``known``."""
         mean, variance = float(x @ self.weights), max(float(x @ d), 0.0)
         kappa = 1.0 + gamma * variance
         c, e = gamma / kappa, (slope - gamma * mean) / kappa if known else 0.0

@@ -19,10 +19,7 @@ MOST_PAIRED = 1000  # columns up to which products of pairs are worth storing: b
 
 
 class DenseRows(BlockedDesign):
-    """Rows of an array of any number type, in memory or mapped from a file, with a column of ones behind them if asked.
-
-    A block becomes float64 when it is read, so that a pool of single precision on disk costs no memory.
-    """
+    """Rows of an array of any number type, in memory or in a file, as float64 blocks; a last column of ones."""
 
     def __init__(self, values: npt.NDArray[Any], *, intercept: bool) -> None:
         self.values, self.intercept = values, intercept

@@ -183,10 +183,7 @@ Watch: TypeAlias = Callable[[BoostStep], None]
 
 
 def gaps(residual: Array, share: Array) -> tuple[float, float]:
-    """log E e^r - E r and max r - E r of the residuals r = log p - log q: an estimate of KL(q || p), and its bound.
-
-    p integrates to E e^r; the second is what moving all mass to the best point would gain, which no mixture can exceed.
-    """
+    """log E e^r - E r and max r - E r of the residuals r = log p - log q: an estimate of KL(q || p), and its bound."""
     inside = np.isfinite(residual) & (share > 0)
     r, w = residual[inside], share[inside] / share[inside].sum()
     top, average = float(r.max()), float(w @ r)

@@ -147,10 +147,7 @@ class Booster:
                 return
 
     def cover(self, n_components: int) -> None:
-        """Where mass is missing outside q, try what the inclusive direction makes of it; the check decides.
-
-        Not behind a transform: what is wide there may be enormous in the user's coordinates (exp of a tail).
-        """
+        """Where mass is missing outside q (and no transform makes that enormous), try the inclusive direction."""
         if self.outlook is None or not self.target.coordinates.plain:
             return
         if Pool.of(self.fit, self.seen, outlook=self.outlook).missing < LEAST_MISSING:

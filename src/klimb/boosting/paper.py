@@ -23,10 +23,7 @@ STARTS = 4  # of the search for the residual's peak
 
 def newton_exclusive(weights: Array, parts: Gaussians, new: Gaussians, X: Array, values: Array, X_new: Array,
                      values_new: Array) -> float:
-    """The alpha that minimises KL((1 - alpha) q + alpha h || p): [G] Alg. 1, with Eq. (8) as an average over q_t.
-
-    ``X`` are nodes of the components in order, equally many each; ``X_new`` nodes of ``new``.
-    """
+    """The alpha that minimises KL((1 - alpha) q + alpha h || p) by nodes ``X`` of q, ``X_new`` of h: [G] Alg. 1."""
     share = np.repeat(weights, len(X) // len(weights)) / (len(X) // len(weights))
     log_q = [log_mixture(weights, parts.log_densities(points)) for points in (X, X_new)]
     log_h = [new.log_densities(points)[0] for points in (X, X_new)]

@@ -30,11 +30,7 @@ THIN = 3.0  # q counts as missing what is more than this many times as dense und
 
 
 class Outlook(NamedTuple):
-    """Points drawn from a mixture made wider, with log p there: what q itself would never see.
-
-    ``parts`` are the Gaussians they came from, ``per_part`` points each: a `Pool` weighs them by q over the density of
-    all.
-    """
+    """Points with log p, ``per_part`` of each of some ``parts`` that are wider than a mixture: what it never sees."""
 
     parts: Gaussians
     per_part: int
@@ -204,10 +200,7 @@ def steepest(fit: EvaluatedMixture, k: int) -> tuple[Array, int]:
 
 
 def best_share(fit: EvaluatedMixture, new: EvaluatedMixture) -> tuple[float, float]:
-    """The share alpha of ``new`` that maximises the bound of (1 - alpha) fit + alpha new, and the bound gained.
-
-    [G] Eq. (7): the bound is concave in alpha. It is sought in the logit of alpha, so that small shares count.
-    """
+    """The share alpha of ``new`` with the best bound of (1 - alpha) fit + alpha new ([G] Eq. (7)), and the gain."""
     K, S = fit.values.shape
     at_old = fit.points.reshape(K * S, -1)
     q_old, q_new = fit.log_q.ravel(), fit.log_mixture(new.points.reshape(-1, fit.parts.dim))

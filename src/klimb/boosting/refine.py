@@ -278,7 +278,7 @@ class ProximalObjective:
 def unpacked(x: Array, K: int, D: int, free: int) -> tuple[Array, Array, Array]:
     """Weights, moves a (K x D) and lower triangular factors T (K x D x D), along the first ``free`` axes of each.
 
-    ``x`` holds the logits of the weights, then for each component its moves and the entries of T, the diagonal in logs.
+    ``x`` holds the logits of the weights, then for each component its moves and T, the diagonal in logs.
     """
     weights, rest = np.exp(x[:K] - x[:K].max()), x[K:].reshape(K, -1)
     rows, columns = np.tril_indices(free)
@@ -290,10 +290,7 @@ def unpacked(x: Array, K: int, D: int, free: int) -> tuple[Array, Array, Array]:
 
 
 def average_hessians(slopes: Array, nodes: Array) -> Array:
-    """Average Hessians of log p in whitened coordinates: Stein's identity E[H] = E[slope z'], from the nodes.
-
-    Curvature upwards is left out: the model must not promise gains without end.
-    """
+    """Average Hessians of log p, whitened, by Stein's identity E[H] = E[slope z'], without what curves upwards."""
     H = np.matmul(slopes.transpose(0, 2, 1), nodes) / len(nodes)
     H = 0.5 * (H + H.transpose(0, 2, 1))
     found, basis = np.linalg.eigh(H)

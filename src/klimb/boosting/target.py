@@ -110,10 +110,7 @@ class Target:
         self._slopes_batched = gradient is not None and self._takes_batches(gradient, probes, (dim,), "gradient")
 
     def values(self, U: Array, *, far: bool = False) -> Array:
-        """log p at the rows of ``U``; -inf outside the support, never NaN or +inf.
-
-        ``far`` points are scouts, many standard deviations out, where a NaN (an overflow) counts as -inf.
-        """
+        """log p at the rows of ``U``, never NaN or +inf; at scouts, ``far`` out, NaN (an overflow) counts as -inf."""
         if self._model is not None:
             return self._model(U)
         X, log_jacobian = self.coordinates.to_user(U)
@@ -130,10 +127,7 @@ class Target:
         return np.asarray(raw + log_jacobian)
 
     def with_slopes(self, U: Array, scale: Array, *, far: bool = False) -> tuple[Array, Array]:
-        """log p and its gradient at the rows of ``U``; ``scale`` sets the steps of differences (one per coordinate).
-
-        The gradient is zero where log p is -inf.
-        """
+        """log p and its gradient (0 where log p is -inf) at the rows of ``U``; ``scale`` is the unit of differences."""
         value = self.values(U, far=far)
         inside = np.isfinite(value)
         slope = np.zeros_like(U)

@@ -149,8 +149,7 @@ def forward_backward(first: Array, step: Array, evidence: Array,
 def _scan(local: Array, transition: Array, start: Array) -> tuple[Array, Array]:
     """p_t proportional to (p_{t-1} transition) * local_t, normalised, and the log of what was divided out.
 
-    S sequences of length T. In blocks of about sqrt(T): the product of each block's matrices for all blocks at once,
-    then the state at the end of every block one after the other, then all blocks in parallel again.
+    By about sqrt(T) steps of all blocks at once, one pass over the blocks' ends, and sqrt(T) steps again.
     """
     S, T, K = local.shape
     size = int(max(1, np.sqrt(T))) if S < T else T  # with many short sequences they are the parallelism

@@ -312,10 +312,7 @@ def remaining(gain: float, before: float) -> float:
 
 
 def _order(network: Network, start: Mapping[Variable, Family]) -> tuple[Variable, ...]:
-    """Those with most copies first: local variables hear the data under priors that still differ. Then children first.
-
-    What was given to start with moves last.
-    """
+    """Those with most copies first, which hear the data under priors that differ; what was given to start with last."""
     backwards = list(reversed(network.variables))
     backwards.sort(key=lambda variable: -prod(variable.plates))
     return tuple(v for v in backwards if v not in start) + tuple(v for v in backwards if v in start)

@@ -116,10 +116,7 @@ class Potential(Evidence):
 
 
 class Topics(Evidence):
-    """Counts of words in documents, every word with an unknown topic that is summed out at its optimum.
-
-    That is the bound with q(z) proportional to exp(E log share + E log word): nothing of words x topics is stored.
-    """
+    """Counts of words in documents, each word's topic summed out: q(z) ~ exp(E log share + E log word)."""
 
     def __init__(self, shares: Variable, words: Variable, counts: Any) -> None:
         matrix = scipy_sparse.csr_array(counts, dtype=float)

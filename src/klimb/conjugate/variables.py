@@ -20,8 +20,7 @@ NetworkState: TypeAlias = "dict[Variable, Any]"  # the factor of every variable,
 class Evidence(ABC):
     """A term of the bound, E log p(something | variables), that sends each of its variables a message.
 
-    The message is the gradient of the term in the variable's mean parameters: in a conditionally conjugate model the
-    natural parameters that the term contributes to the variable's optimal factor, [A] Eq. (4)-(5).
+    The message is the gradient of the term in the variable's mean parameters, [A] Eq. (4)-(5).
     """
 
     variables: tuple[Variable, ...]

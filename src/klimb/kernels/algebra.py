@@ -120,10 +120,9 @@ def with_one_scale(product: Product) -> Product:
 
 
 def _scale(kernel: Kernel) -> str | None:
-    """The name of a free parameter that takes the scale of the whole kernel with it, if the others may follow.
+    """A free parameter that takes the scale of the whole kernel with it: the first variance without bounds and prior.
 
-    That is the variance (the first of several), unless bounds or a prior say where it is. A sum has one only if each
-    of its terms has.
+    A sum has one only if each of its terms has.
     """
     if isinstance(kernel, Composite):
         names = [_scale(part) for part in kernel.parts]

@@ -79,11 +79,7 @@ def choose_inducing(kernel: Kernel, X: Any, count: int, *, method: Method = "gre
 
 
 def explaining_points(kernel: Kernel, X: Any, *, enough: float = ENOUGH, most: int = MOST_AUTOMATIC) -> Array:
-    """Greedy points until they leave at most the share ``enough`` of the prior variance unexplained (``most`` of them).
-
-    What ``klimb.gp(..., inducing="auto")`` takes. It knows neither the likelihood nor the data:
-    `klimb.models.inducing.enough_inducing` asks the bound instead.
-    """
+    """Greedy points until at most the share ``enough`` of the prior variance is unexplained: ``inducing="auto"``."""
     pool = candidates(_inputs(X), 0, most)
     return GreedyPoints(kernel, pool).extend(min(most, len(pool)), enough=enough)
 

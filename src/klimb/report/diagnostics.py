@@ -77,10 +77,7 @@ def pit_histogram(below: Any, at: Any, *, level: float = 0.9, bins: int = BINS,
 
 
 def quantile_residuals(below: Any, at: Any) -> Array:
-    """Normal quantiles of P(Y <= y), at random (by a fixed seed) within its jump: N(0, 1) where the model is right.
-
-    ``below`` is P(Y < y), ``at`` P(Y <= y). Residuals beyond `FARTHEST` are cut: probabilities run out of digits.
-    """
+    """Normal quantiles of P(Y <= y) = ``at``, at random within its jump from ``below``, cut at `FARTHEST`."""
     low, high = (np.clip(np.asarray(end, dtype=float), 0.0, 1.0) for end in (below, at))
     place = low + np.random.default_rng(SEED).random(len(low)) * (high - low)
     return np.asarray(np.clip(ndtri(place), -FARTHEST, FARTHEST))

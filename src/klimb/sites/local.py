@@ -326,10 +326,7 @@ class Sech2(SymmetricNoise):
 
 
 def _mean_tanh(mean: Array, v: Array) -> Array:
-    """E tanh(x/2) under N(mean, v) close to the centre, where 1 - 2 E sigmoid(-x) has no digits.
-
-    The integral of 2 E sigmoid', all but constant there, from 0 to the mean: Gauss's rule in three nodes.
-    """
+    """E tanh(x/2) under N(mean, v) near the centre, by its derivative: 1 - 2 E sigmoid(-x) has no digits there."""
     total = np.zeros_like(mean)
     for node, weight in zip(*np.polynomial.legendre.leggauss(3), strict=True):
         total += weight * folded_moments(0.5 * (1.0 + node) * mean, v)[2]

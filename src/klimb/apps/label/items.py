@@ -188,10 +188,7 @@ def items_of(table: Mapping[str, Any], *, text: Sequence[str] = (), columns: Seq
 
 
 def _numbers(columns: Mapping[str, Any], n: int) -> tuple[Array, list[str], list[str]]:
-    """Columns brought to mean zero and sd one; a missing number becomes the mean, and another column marks it.
-
-    Over all columns together a row has a length of about one, as a text has: one prior scale then suits both.
-    """
+    """Columns of mean zero, scaled so that rows have a length of about one; another column marks missing numbers."""
     made, names, notes = [], [], []
     for name, cells in columns.items():
         values = _floats(name, cells)

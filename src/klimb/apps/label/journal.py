@@ -238,10 +238,7 @@ class Settings:
 
 
 def agree(header: Entry, given: dict[str, Any], journal: object) -> Settings:
-    """The settings of a journal that is taken up again; an error if the command says otherwise.
-
-    ``given`` holds what the user said, and only that: what is not said is as it was.
-    """
+    """The settings of a journal that is taken up again; an error where what the user said (``given``) is different."""
     kept: dict[str, Any] = {part.name: tuple(value) if isinstance(value := header[part.name], list) else value
                             for part in fields(Settings)}
     settings = Settings(**kept)

@@ -54,10 +54,7 @@ def pool_of(items: LabelItems) -> tuple[Any, Callable[[Array], Array]]:
 
 
 def main_directions(X: Any, count: int, seed: int = 0) -> Array:
-    """Orthonormal columns that span, nearly, the ``count`` leading right singular vectors of a sparse matrix.
-
-    By subspace iteration from a random start, which ``seed`` decides: the same every time.
-    """
+    """Orthonormal columns that span, nearly, the leading right singular vectors of a sparse matrix, by a ``seed``."""
     rng = np.random.default_rng([seed, 2])
     if X.shape[0] > LOOKED_AT:
         X = X[np.sort(rng.permutation(X.shape[0])[:LOOKED_AT])]
@@ -152,10 +149,7 @@ class Chooser:
                       ({},) * len(picks), CurvePoint(labels, 1.0 - 1.0 / count, float(np.log2(count))), trouble)
 
     def _pick(self, order: Order, labels: Labels) -> tuple[list[int], list[str]]:
-        """Places and reasons. Every ``check``-th item of the session is drawn at random; the model chooses the others.
-
-        As long as the model knows next to nothing its own choices are random as well ("start").
-        """
+        """Places and reasons: every ``check``-th item at random, the first by a model that knows nothing ("start")."""
         every = self.settings.check
         always = self.settings.score == "random"
         checks = [always or (every > 0 and (order.first + k) % every == every - 1) for k in range(order.size)]

@@ -47,10 +47,7 @@ MARKS = {"random": "o", "cu": "s", "ig": "^", "bald": "D", "batch": "v", "cu-N":
 
 
 class ConvexLearner:
-    """A pool with its ``answers``; weights have prior N(0, cov I), or Laplace of scale ``scale`` where it is given.
-
-    A sparsity prior has one site per weight and no Gaussian factor: I is appended to the rows, for good.
-    """
+    """A pool with its ``answers``; weights ~ N(0, cov I), or Laplace of a ``scale``: I is appended to the rows."""
 
     def __init__(self, pool: Any, answers: Array, *, cov: float, scale: float | None, k: int, score: str,
                  first: Index) -> None:

@@ -33,8 +33,7 @@ def stirling_digamma(a: Array) -> Array:
 def gamma_kl(shape_q: Array, shape_p: Array, ratio: Array | float = 1.0) -> Array:
     """KL between Gamma distributions with these shapes and ``ratio`` = mean_q * rate_p / shape_p.
 
-    With Stirling's leading terms cancelled by hand every summand is small where the divergence is, so that shapes of
-    1e12 keep their digits.
+    Stirling's leading terms are cancelled by hand, so that shapes of 1e12 keep their digits.
     """
     return np.asarray(
         shape_p * excess(ratio) + 0.5 * excess(shape_p / shape_q) - (shape_q - shape_p) * stirling_digamma(shape_q)
