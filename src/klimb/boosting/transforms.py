@@ -305,8 +305,6 @@ class TransformedBlocks:
 
     def to_user(self, U: Array) -> tuple[Array, Array]:
         """x and log |dx/du| at the rows of ``U``."""
-        if self.plain:
-            return U, np.zeros(len(U))
         X, total = np.empty((len(U), self.n)), np.zeros(len(U))
         for block, free, user in self._slices():
             X[:, user], part = block.forward(U[:, free])
@@ -334,8 +332,6 @@ class TransformedBlocks:
 
     def pull_back(self, U: Array, slope: Array) -> Array:
         """The gradient in u of log f(x(u)) + log |dx/du| from that of log f in x."""
-        if self.plain:
-            return slope
         found = np.empty_like(U)
         for block, free, user in self._slices():
             found[:, free] = block.pull_back(U[:, free], slope[:, user])
