@@ -142,12 +142,8 @@ class JoinedPairs(Pairs):
     def __init__(self, parts: list[Pairs]) -> None:
         self._parts = parts
 
-    def fill(self, rows: slice, columns: slice, out: Array) -> None:
-        self._parts[0].fill(rows, columns, out)
-        other = np.empty(out.shape)
-        for part in self._parts[1:]:
-            part.fill(rows, columns, other)
-            self._join(out, other, out=out)
+    def tile(self, rows: slice, columns: slice) -> Array:
+        return reduce(self._join, [part.tile(rows, columns) for part in self._parts])
 
     def gradient(self) -> Array:
         return np.concatenate([part.gradient() for part in self._parts])
@@ -173,9 +169,7 @@ class ProductPairs(JoinedPairs):
     _join = np.multiply
 
     def pull(self, rows: slice, columns: slice, G: Array) -> None:
-        values = [np.empty(G.shape) for _ in self._parts]
-        for part, value in zip(self._parts, values, strict=True):
-            part.fill(rows, columns, value)
+        values = [part.tile(rows, columns) for part in self._parts]
         for part, others in zip(self._parts, products_of_others(values), strict=True):
             part.pull(rows, columns, G * others)
 

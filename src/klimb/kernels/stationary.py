@@ -59,14 +59,12 @@ class StationaryPairs(Pairs):
         lengthscale = self._kernel._vector("lengthscale", left.shape[1])
         return SquaredDistances(left, right, lengthscale, inputs=self._inputs)
 
-    def fill(self, rows: slice, columns: slice, out: Array) -> None:
-        self._distances.squared(rows, columns, out)
-        np.multiply(self._kernel._profile(out), self._kernel.variance, out=out)
+    def tile(self, rows: slice, columns: slice) -> Array:
+        return self._kernel.variance * self._kernel._profile(self._distances.squared(rows, columns)[0])
 
     def pull(self, rows: slice, columns: slice, G: Array) -> None:
         kernel = self._kernel
-        r2 = np.empty(G.shape)
-        close = self._distances.squared(rows, columns, r2)
+        r2, close = self._distances.squared(rows, columns)
         value = kernel._profile(r2)
         G *= kernel.variance
         self._variance_pull += float(np.vdot(G, value))

@@ -26,8 +26,8 @@ class Pairs(ABC):
     """A kernel bound to its left and right inputs."""
 
     @abstractmethod
-    def fill(self, rows: slice, columns: slice, out: Array) -> None:
-        """Write K[rows, columns] to ``out``. The diagonal of K(X, X) is not asked: see ``Kernel.diag``."""
+    def tile(self, rows: slice, columns: slice) -> Array:
+        """K[rows, columns]. The diagonal of K(X, X) is not asked: see ``Kernel.diag``."""
 
     @abstractmethod
     def pull(self, rows: slice, columns: slice, G: Array) -> None:
@@ -59,7 +59,7 @@ def fill_rectangle(pairs: Pairs, out: Array) -> None:
     with _quietly():
         for rows in row_blocks(*out.shape):
             for columns in slices(out.shape[1], TILE_COLUMNS):
-                pairs.fill(rows, columns, out[rows, columns])
+                out[rows, columns] = pairs.tile(rows, columns)
 
 
 def fill_square(pairs: Pairs, diagonal: Array, out: Array) -> None:
@@ -67,7 +67,7 @@ def fill_square(pairs: Pairs, diagonal: Array, out: Array) -> None:
     with _quietly():
         for rows in row_blocks(*out.shape):
             for columns in slices(rows.stop, TILE_COLUMNS):
-                pairs.fill(rows, columns, out[rows, columns])
+                out[rows, columns] = pairs.tile(rows, columns)
             out[: rows.start, rows] = out[rows, : rows.start].T
             square = out[rows, rows]
             np.copyto(square, np.tril(square).T, where=~np.tri(len(square), dtype=bool))
@@ -147,34 +147,30 @@ class SquaredDistances:
         self._close_below = 2.1 * CLOSE * u_norms[:, None]
         return True
 
-    def squared(self, rows: slice, columns: slice, out: Array) -> Close:
-        """Write a tile of r^2; return the pairs in it that did not come from the product (None: none did)."""
+    def squared(self, rows: slice, columns: slice) -> tuple[Array, Close]:
+        """A tile of r^2, and the pairs in it that did not come from the product (None: none did)."""
         if self._direct:
-            self._by_differences(rows, columns, out)
-            return None
-        np.matmul(self._A[rows], self._B[columns].T, out=out)
-        i, j = np.divmod(np.flatnonzero(out <= self._close_below[rows]), out.shape[1])  # nonzero is slow on matrices
-        if len(i) > CROWDED * out.size:
-            self._by_differences(rows, columns, out)
-            return None
+            return self._by_differences(rows, columns), None
+        r2 = self._A[rows] @ self._B[columns].T
+        i, j = np.divmod(np.flatnonzero(r2 <= self._close_below[rows]), r2.shape[1])  # nonzero is slow on matrices
+        if len(i) > CROWDED * r2.size:
+            return self._by_differences(rows, columns), None
         if len(i):
             steps = self._steps(rows, columns, (i, j))
-            out[i, j] = np.einsum("pd,pd->p", steps, steps)
-        return i, j
+            r2[i, j] = np.einsum("pd,pd->p", steps, steps)
+        return np.asarray(r2), (i, j)
 
     def _steps(self, rows: slice, columns: slice, close: tuple[Index, Index]) -> Array:
         """(x_i - z_j) / l for some pairs of a tile."""
         return np.asarray((self._left[rows.start + close[0]] - self._right[columns.start + close[1]]) * self._inverse)
 
-    def _by_differences(self, rows: slice, columns: slice, out: Array) -> None:
+    def _by_differences(self, rows: slice, columns: slice) -> Array:
         """A whole tile, by a compiled loop."""
         from scipy.spatial.distance import cdist
 
-        weights = None if self._same_inverse else self._inverse**2
-        out[...] = cdist(self._left[rows], self._right[columns], "sqeuclidean", w=weights)
-        if weights is None and self._inverse[0] != 1.0:
-            out *= self._inverse[0] ** 2
-        np.minimum(out, HUGE, out=out)
+        same = self._same_inverse
+        r2 = cdist(self._left[rows], self._right[columns], "sqeuclidean", w=None if same else self._inverse**2)
+        return np.minimum(r2 * self._inverse[0] ** 2 if same and self._inverse[0] != 1.0 else r2, HUGE)
 
     def pull(self, rows: slice, columns: slice, M: Array, close: Close) -> None:
         """Add a tile's part to the sums; ``close`` is what ``squared`` returned for it, and M is spoilt."""
