@@ -17,7 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
-from klimb.active.pool import block_products, take_rows, times_each
+from klimb.active.pool import take_rows, times_each
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.latents import Posterior, Weights
 from klimb.latents.kernel import DenseFactor, kernel_factor
@@ -261,12 +261,8 @@ class KrylovBelief(Belief):
         return np.asarray(found.basis @ triangular_inverse(cholesky(np.asfortranarray(found.T))).T)
 
     def variances(self, pool: DesignMatrix) -> Array:
-        root = self.root
-        self.n_pool_products += root.shape[1]
-        v = np.empty(pool.shape[0])
-        for rows, part in block_products(pool, root):
-            np.einsum("ij,ij->i", part, part, out=v[rows])
-        return v
+        self.n_pool_products += self.root.shape[1]
+        return pool.row_norms_squared(self.root)[0]
 
 
 def krylov_belief(posterior: Posterior, rows: Index, k: int, seed: int = 0) -> KrylovBelief:

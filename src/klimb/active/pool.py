@@ -100,11 +100,8 @@ def block_products(pool: DesignMatrix, vectors: Array) -> Iterator[tuple[slice, 
 
 def take_rows(pool: DesignMatrix, rows: Index) -> Any:
     """Some rows as a dense array, or as CSR where the pool is sparse."""
-    if isinstance(pool, CsrDesign):
-        return pool.values[rows]
-    if isinstance(pool, DenseRows):
-        return pool.dense_rows(rows)
-    return pool.dense()[rows]
+    some: Any = pool.subset(rows)
+    return some.values
 
 
 def row_vector(pool: DesignMatrix, row: int) -> Array:
