@@ -45,7 +45,9 @@ def running(*arguments: object, cwd: Path | None = None) -> Iterator[tuple[subpr
     """The command in a process of its own: the process, its port and its token. Killed if it does not end."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen([sys.executable, "-m", "klimb", "label", *map(str, arguments), "--no-browser"],
-                               stderr=subprocess.PIPE, text=True, cwd=cwd, env=environment)
+                               stderr=subprocess.PIPE, text=True, cwd=cwd, env=environment,
+                               # A shell in the background ignores SIGINT, and so would its children.
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     try:
         assert process.stderr is not None
         said = ""
