@@ -35,6 +35,8 @@ class EliminatedFactor(Factor):
     ``H`` at the cells and ``H_dense`` are half'C with half half' = K, so that S is the border's own precision - H'H.
     """
 
+    detached: tuple[Array, bool, CrossedPosterior] | None = None  # q of the weights, and which posterior it is of
+
     def __init__(self, latent: "CrossedColumns", gamma: Array) -> None:
         self.gamma, self._latent = gamma, latent
         cells, R = latent.cells, latent.group_root
@@ -318,6 +320,12 @@ class CrossedColumns(LevelLatent):
 
     def detach(self, posterior: Posterior) -> CrossedPosterior:
         factor = factor_of(posterior, EliminatedFactor)  # type: ignore[type-abstract]
+        known = factor.detached  # gradients, gaps and averages ask for it
+        if known is None or known[0] is not posterior.a or known[1] != posterior.spread:
+            factor.detached = known = posterior.a, posterior.spread, self._detached(posterior, factor)
+        return known[2]
+
+    def _detached(self, posterior: Posterior, factor: EliminatedFactor) -> CrossedPosterior:
         border, levels = factor.solve_weights(posterior.a + posterior.gamma * (posterior.m - self.mean))
         if posterior.spread:
             return factor.weights(self.border_mean + border, levels)

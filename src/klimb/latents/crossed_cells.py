@@ -162,9 +162,10 @@ class Cells:
         levels = np.empty((L, k, k))
         levels[:, self._i, self._j] = flat[: self._edges[0]].reshape(L, -1)
         levels[:, self._j, self._i] = levels[:, self._i, self._j]
-        mixed = self._to_columns @ (gamma[:, None] * self.X.values)
+        scaled = gamma[:, None] * self.X.values
+        mixed = self._to_columns @ scaled
         cells = flat[self._edges[0] : self._edges[1]].reshape(-1, k)
-        return CellSums(levels, mixed[: L * k].reshape(L, k, dense), cells, self.X.weighted_gram(gamma), mixed[L * k :],
+        return CellSums(levels, mixed[: L * k].reshape(L, k, dense), cells, self.X.values.T @ scaled, mixed[L * k :],
                         flat[self._edges[1] :])
 
     def border(self, sums: CellSums) -> Array:
