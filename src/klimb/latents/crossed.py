@@ -217,7 +217,7 @@ class CrossedFactor(EliminatedFactor):
         cells, (T, T_dense), Bd = self._latent.cells, self.T, self.H_dense.shape[2]
         cell, entry, one, other, same = cells.near_rows
         own = same * np.einsum("ij,ijk,ik->i", cells.values[one], self.K[cells.codes[one]], cells.values[other])
-        among = bool((cell >= 0).any())
+        among = self._latent.border_root.ndim == 1 and bool((cell >= 0).any())
         if among:  # what two rows have by a column that is alone
             at = cells.columns[cell] + Bd
             left = np.where(cell >= 0, entry - np.einsum("ij,ij->i", cells.values, T[cell]), 0.0)
