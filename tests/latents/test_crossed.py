@@ -112,7 +112,8 @@ def test_levels_that_never_meet_are_eliminated_one_by_one(few, monkeypatch):
     monkeypatch.setattr(crossed_cells, "DENSE_GAIN", 1e-6)
     case = Design(2, sizes=(48, 12, 4), nested=True)
     cells = case.crossed.cells
-    assert list(cells.alone) == list(range(12)) and not Design(2, sizes=(7, 12, 4)).crossed.cells.alone.size
+    assert list(cells.alone) == list(range(12))
+    assert not Design(2, sizes=(7, 12, 4)).crossed.cells.alone.size
     if few:  # too many pairs of rows of one such level to add them one by one
         monkeypatch.setattr(crossed_cells, "DENSE_GAIN", 1e9)
     gamma = case.rng.gamma(1.0, size=case.n)

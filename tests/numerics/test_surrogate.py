@@ -180,6 +180,7 @@ def test_a_lengthscale_that_was_best_before_is_tried_first(monkeypatch) -> None:
     plain = fit_surrogate(z, bent(z), np.ones(90))
     count = len(made)
     again = fit_surrogate(z, bent(z), np.ones(90), like=before)
-    assert before is not None and plain is not None and again is not None
-    assert again.tried == plain.tried and again.error == plain.error
+    assert None not in (before, plain, again)
+    assert again.tried == plain.tried
+    assert again.error == pytest.approx(plain.error)
     assert len(made) - count < count

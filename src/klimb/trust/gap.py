@@ -107,14 +107,14 @@ def leading_moments(problem: Problem, posterior: Posterior, *,
                     whether: bool = False) -> tuple[WeightPosterior | None, float]:
     """The posterior with its means, covariances and third moments to leading order, and the largest growth of an sd.
 
-    None where it is as good as Gaussian; ``whether`` asks for no more than that. Its third moments are rows of (c, a) that stand for sums of c (l'a)^3, see
-    `klimb.latents.arrow.third_moments`.
+    None where it is as good as Gaussian; ``whether`` asks for no more than that. Its third moments are rows of (c, a)
+    that stand for sums of c (l'a)^3, see `klimb.latents.arrow.third_moments`.
     """
     coordinates, q = coordinates_of(posterior), posterior.latent.detach(posterior)
     c, fourth = bends(exact_site(problem.site), problem.y, posterior)
     order = np.argsort(-np.abs(c) * posterior.v**1.5, kind="stable")
     largest = min(MOST_SITES, MOST_VALUES // len(c), len(c))
-    for most in (PROBED, largest) if largest < len(c) or (whether and PROBED < largest) else (largest,):
+    for most in (PROBED, largest) if largest < len(c) or (whether and largest > PROBED) else (largest,):
         half = most // 2  # where it matters most by itself, and the rest evenly: sums of others may matter more
         sites = np.sort(np.append(order[:half], order[half :: -(-max(len(c) - half, 1) // (most - half))]))
         rows, V, wanted = _third_moments(coordinates, sites, c)
