@@ -32,11 +32,14 @@ class Design:
     """A random crossed design: the sparse latent and the same model as one dense design."""
 
     def __init__(self, seed: int, n: int = 50, sizes: tuple[int, ...] = (8, 5, 3), widths: tuple[int, ...] = (1, 1, 1),
-                 dense: int = 2, singular: bool = False, uneven: bool = False) -> None:
+                 dense: int = 2, singular: bool = False, uneven: bool = False, nested: bool = False) -> None:
         rng = np.random.default_rng(seed)
         self.rng, self.n = rng, n
         X = rng.standard_normal((n, dense))
         codes = [rng.integers(0, max(size - 1, 1), n) for size in sizes]  # the last level has no rows
+        if nested:  # each level within one of the next factor
+            codes = [np.arange(n) % sizes[0]]
+            codes += [codes[0] % np.gcd.reduce(sizes[:at]) % size for at, size in enumerate(sizes[1:], 1)]
         values = [np.column_stack([np.ones(n), rng.standard_normal((n, width - 1))]) for width in widths]
         side = np.hstack([levels(c, v, s) for c, v, s in list(zip(codes, values, sizes, strict=True))[1:]])
         if uneven:  # rows of different length
@@ -61,6 +64,9 @@ SHAPES: dict[str, dict[str, Any]] = {
     "slopes beside": {"sizes": (7, 4, 3), "widths": (2, 3, 1)},
     "sds of zero": {"sizes": (7, 4), "widths": (2, 2), "singular": True},
     "uneven rows": {"uneven": True},
+    "nested": {"sizes": (48, 12, 4), "nested": True},
+    "slopes in nested": {"sizes": (24, 12, 4), "widths": (2, 1, 1), "nested": True},
+    "nested slopes": {"sizes": (24, 12, 4), "widths": (1, 2, 1), "nested": True},
 }
 
 
@@ -72,7 +78,7 @@ def gain(request, monkeypatch):
 @pytest.mark.parametrize("sign", ["positive", "signed", "zero", "uneven"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_factor_against_dense_algebra(shape, sign, gain):
-    case = Design(3, **SHAPES[shape])
+    case = Design(2 if "nested" in shape else 3, **SHAPES[shape])
     gamma = {"positive": case.rng.gamma(1.0, size=case.n), "zero": np.zeros(case.n),
              "signed": np.where(np.arange(case.n) % 7 == 0, -0.01, case.rng.gamma(2.0, size=case.n)),
              "uneven": 10.0 ** np.linspace(-10, 3, case.n)}[sign]
@@ -87,6 +93,35 @@ def test_factor_against_dense_algebra(shape, sign, gain):
     assert_allclose(latent.mvm(b), case.K @ b, atol=1e-11 * scale)
     assert_allclose(latent.prior_variances, np.diag(case.K), atol=1e-11 * scale)
     assert_allclose(latent.design() @ latent.design().T, case.K, atol=1e-10 * scale)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("seed", [2, 3])
+def test_products_are_those_with_the_covariance(seed, shape, gain):
+    case = Design(seed, **SHAPES[shape])
+    gamma, b = case.rng.gamma(1.0, size=case.n), case.rng.standard_normal(case.n)
+    V = np.linalg.solve(np.eye(case.n) + case.K * gamma, case.K)
+    by_V, by_square = case.crossed.factor(gamma).products()
+    assert_allclose(by_V(b), V @ b, atol=1e-5 * np.abs(V).max())  # in single precision
+    assert_allclose(by_square(b), V**2 @ b, atol=1e-5 * np.abs(V).max() ** 2)
+
+
+@pytest.mark.parametrize("few", [False, True])
+def test_levels_that_never_meet_are_eliminated_one_by_one(few, monkeypatch):
+    """Those within another factor, where no level of the largest one has rows of two of them."""
+    monkeypatch.setattr(crossed_cells, "DENSE_GAIN", 1e-6)
+    case = Design(2, sizes=(48, 12, 4), nested=True)
+    cells = case.crossed.cells
+    assert list(cells.alone) == list(range(12))
+    assert not Design(2, sizes=(7, 12, 4)).crossed.cells.alone.size
+    if few:  # too many pairs of rows of one such level to add them one by one
+        monkeypatch.setattr(crossed_cells, "DENSE_GAIN", 1e9)
+    gamma = case.rng.gamma(1.0, size=case.n)
+    V = np.linalg.solve(np.eye(case.n) + case.K * gamma, case.K)
+    assert (cells.near_rows[0] >= 0).all() == (not few)
+    assert_allclose(case.crossed.factor(gamma).covariance(), V, atol=1e-10)
+    with pytest.raises(NotPositiveDefiniteError, match="pivot"):
+        case.crossed.factor(np.full(case.n, -0.2))
 
 
 @settings(max_examples=25, deadline=None)

@@ -167,3 +167,20 @@ def test_claims_stay_near_the_tangent_of_the_nearest_point() -> None:
     away = new - z[nearest]
     tangent = steep[nearest] + (slopes[nearest] * away).sum(axis=1)
     assert (found(new) <= tangent + 0.3 + (away**2).sum(axis=1) + 1e-9).all()
+
+
+def test_a_lengthscale_that_was_best_before_is_tried_first(monkeypatch) -> None:
+    """The same surrogate of points that are little more, by fewer trials."""
+    import klimb.numerics.surrogate as module
+
+    z, made = np.random.default_rng(1).standard_normal((90, 3)), list[Any]()
+    before = fit_surrogate(z[:80], bent(z[:80]), np.ones(80))
+    one = module._tried
+    monkeypatch.setattr(module, "_tried", lambda *given: (made.append(given[6]), one(*given))[1])
+    plain = fit_surrogate(z, bent(z), np.ones(90))
+    count = len(made)
+    again = fit_surrogate(z, bent(z), np.ones(90), like=before)
+    assert None not in (before, plain, again)
+    assert again.tried == plain.tried
+    assert again.error == pytest.approx(plain.error)
+    assert len(made) - count < count

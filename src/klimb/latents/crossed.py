@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 from scipy.linalg import blas, lapack
 
-from klimb.errors import InputError, require
+from klimb.errors import InputError, NotPositiveDefiniteError, require
 from klimb.latents.arrow import own_variances
 from klimb.latents.base import Factor, Posterior, Product, factor_of, variances_at
 from klimb.latents.coordinates import LARGEST_DENSE, Coordinates, WeightCoordinates
@@ -24,7 +24,7 @@ from klimb.latents.crossed_weights import CANCELLED, CrossedPosterior, CrossedWe
 from klimb.latents.linear import LinearParts, WeightPrior, dense_rows, side_by_side
 from klimb.latents.mixed import LevelLatent, checked_levels, group_root, inverse_blocks
 from klimb.latents.shocks import Shocks
-from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.arrays import Array, Index, as_float
 from klimb.numerics.dense import cholesky, log_det_from_cholesky, symmetric_from_lower, triangular_inverse
 from klimb.numerics.lazy import scipy_sparse
 
@@ -34,6 +34,8 @@ class EliminatedFactor(Factor):
 
     ``H`` at the cells and ``H_dense`` are half'C with half half' = K, so that S is the border's own precision - H'H.
     """
+
+    detached: tuple[Array, bool, CrossedPosterior] | None = None  # q of the weights, and which posterior it is of
 
     def __init__(self, latent: "CrossedColumns", gamma: Array) -> None:
         self.gamma, self._latent = gamma, latent
@@ -101,6 +103,58 @@ class EliminatedFactor(Factor):
         return q.joint(latent.cells.rows)[1]
 
 
+class _Inverse:
+    """S^-1, where columns that are ``alone`` meet none but the ``rest``: they are eliminated one by one.
+
+    With D their diagonal and B = S_ra D^-1, what is left of the rest is S_rr - B D B' = (R'R)^-1.
+    """
+
+    def __init__(self, S: Array, alone: Index | None = None, rest: Index | None = None) -> None:
+        self._n, self._alone, self._rest = len(S), alone, rest
+        self.log_det, self.sds = 0.0, np.zeros(len(S))  # of columns that are alone, given the rest
+        if alone is not None and rest is not None:
+            pivots, rows = np.diagonal(S)[alone], S.take(rest, axis=0)
+            if not pivots.min() > 0.0:
+                raise NotPositiveDefiniteError("a pivot is not positive")
+            across = rows.take(alone, axis=1)
+            self._B, self._D = across / pivots, pivots
+            S = rows.take(rest, axis=1) - self._B @ across.T
+            self.log_det, self.sds[alone] = float(np.log(pivots).sum()), 1.0 / np.sqrt(pivots)
+        lower = cholesky(S.T)
+        self.log_det += log_det_from_cholesky(lower)
+        self._R = triangular_inverse(lower)
+
+    def solve(self, b: Array) -> Array:
+        if self._rest is None:
+            return np.asarray(self._R.T @ (self._R @ b))
+        x, own = np.empty(self._n), b[self._alone]
+        x[self._rest] = of_rest = self._R.T @ (self._R @ (b[self._rest] - self._B @ own))
+        x[self._alone] = own / self._D - of_rest @ self._B
+        return x
+
+    def matrix(self) -> Array:
+        """S^-1, of whose block of columns that are alone only the diagonal."""
+        if self._alone is None or self._rest is None:
+            return symmetric_from_lower(lapack.dlauum(self._R, lower=1)[0])
+        V = self._R.T @ self._R
+        whole, across, r = np.zeros((self._n, self._n)), V @ self._B, len(V)
+        whole[:r, :r], whole[:r, r:], whole[r:, :r] = V, -across, -across.T
+        whole.flat[r * (self._n + 1) :: self._n + 1] = 1.0 / self._D + np.einsum("ij,ij->j", self._B, across)
+        back = np.argsort(np.concatenate([self._rest, self._alone]))
+        return whole.take(back, axis=0).take(back, axis=1)
+
+    def root(self, alone: bool) -> Array:
+        """A root of S^-1, in columns for the rest and, if wanted, for those that are ``alone``."""
+        if self._alone is None or self._rest is None:
+            return self._R.T
+        found = np.zeros((self._n, self._n if alone else len(self._rest)))
+        found[self._rest, : len(self._rest)] = self._R.T
+        found[self._alone, : len(self._rest)] = -(self._R @ self._B).T
+        if alone:
+            found[self._alone, np.arange(len(self._rest), self._n)] = self.sds[self._alone]
+        return found
+
+
 class CrossedFactor(EliminatedFactor):
     """With the border factorised dense: its weights have root root'."""
 
@@ -116,19 +170,18 @@ class CrossedFactor(EliminatedFactor):
         border[Bd:, Bd:] -= cells.gram(self.H)
         S = W.T @ (W.T @ border).T if W.ndim == 2 else W[:, None] * border * W
         S.flat[:: len(S) + 1] += 1.0
-        lower = cholesky(S.T)
-        self.logdet = self.log_det_levels + log_det_from_cholesky(lower)
-        self._lower_inverse = triangular_inverse(lower)
+        self._inverse = _Inverse(S, *cells.parted) if W.ndim == 1 and cells.alone.size else _Inverse(S)
+        self.logdet = self.log_det_levels + self._inverse.log_det
 
     def border_solve(self, b: Array) -> Array:
         W = self._latent.border_root
-        moved = self._lower_inverse.T @ (self._lower_inverse @ (W.T @ b if W.ndim == 2 else W * b))
+        moved = self._inverse.solve(W.T @ b if W.ndim == 2 else W * b)
         return np.asarray(W @ moved if W.ndim == 2 else W * moved)
 
     @cached_property
     def border_covariance(self) -> Array:
-        W = self._latent.border_root
-        V = symmetric_from_lower(lapack.dlauum(self._lower_inverse, lower=1)[0])
+        """Of columns that are alone with each other it is not known, nor asked for."""
+        W, V = self._latent.border_root, self._inverse.matrix()
         return np.asarray(W @ (W @ V).T if W.ndim == 2 else W[:, None] * V * W)
 
     @cached_property
@@ -155,29 +208,30 @@ class CrossedFactor(EliminatedFactor):
             self._variances = v
         return self._variances
 
-    @property
-    def _root(self) -> Array:
-        W = self._latent.border_root
-        return np.asarray(W @ self._lower_inverse.T if W.ndim == 2 else W[:, None] * self._lower_inverse.T)
+    def _root(self, alone: bool = True) -> Array:
+        W, root = self._latent.border_root, self._inverse.root(alone)
+        return np.asarray(W @ root if W.ndim == 2 else W[:, None] * root)
 
-    def _left(self) -> Array:
-        """Rows of the border without what the levels take: of how f moves with the border's weights."""
-        cells, (T, T_dense) = self._latent.cells, self.T
-        follow = np.zeros((cells.n_levels, cells.k, cells.width))  # how levels follow the border
-        follow[:, :, : T_dense.shape[2]] = T_dense
-        follow[cells.level, :, cells.columns + T_dense.shape[2]] = T
-        return np.asarray(cells.border_rows - np.einsum("ik,ikb->ib", cells.values, follow[cells.codes]))
-
-    def _in_levels(self) -> tuple[Any, Array]:
-        """Pairs of rows of one level, and the covariances that they have in it alone."""
-        cells = self._latent.cells
-        one, other = cells.same_level
-        return (one, other), np.einsum("ij,ijk,ik->i", cells.values[one], self.K[cells.codes[one]], cells.values[other])
+    def _moves(self) -> tuple[Array, tuple[Index, Index], Array]:
+        """M, pairs of rows, and numbers there, such that V is MM' and these numbers."""
+        cells, (T, T_dense), Bd = self._latent.cells, self.T, self.H_dense.shape[2]
+        cell, entry, one, other, same = cells.near_rows
+        own = same * np.einsum("ij,ijk,ik->i", cells.values[one], self.K[cells.codes[one]], cells.values[other])
+        among = self._latent.border_root.ndim == 1 and bool((cell >= 0).any())
+        if among:  # what two rows have by a column that is alone
+            at = cells.columns[cell] + Bd
+            left = np.where(cell >= 0, entry - np.einsum("ij,ij->i", cells.values, T[cell]), 0.0)
+            left *= self._latent.border_root[at] * self._inverse.sds[at]
+            own += left[one] * left[other]
+        root = self._root(not among)
+        follow = np.stack([cells.matrix(T, j) @ root[Bd:] for j in range(cells.k)], axis=1) + T_dense @ root[:Bd]
+        moves = cells.X.values @ root[:Bd] + cells.sparse @ root[Bd:]
+        return moves - np.einsum("ik,ikb->ib", cells.values, follow[cells.codes]), (one, other), own
 
     def covariance(self) -> Array | None:
         if self._latent.cells.n > LARGEST_DENSE:
             return None
-        moved, (pairs, own) = self._left() @ self._root, self._in_levels()
+        moved, pairs, own = self._moves()
         V = moved @ moved.T
         V[pairs] += own
         return np.asarray(V)
@@ -186,9 +240,9 @@ class CrossedFactor(EliminatedFactor):
         """By correlations in single precision, whose matrix takes a quarter of the time of a covariance."""
         if self._latent.cells.n > LARGEST_DENSE:
             return None
-        v = self.variances()
-        sd, (pairs, own) = np.sqrt(np.where(v > 0.0, v, 1.0)), self._in_levels()
-        W = np.asarray(self._left() / sd[:, None], dtype=np.float32) @ np.asarray(self._root, dtype=np.float32)
+        v, (moved, pairs, own) = self.variances(), self._moves()
+        sd = np.sqrt(np.where(v > 0.0, v, 1.0))
+        W = np.asarray(moved / sd[:, None], dtype=np.float32)
         R = blas.ssyrk(1.0, W.T, trans=1, lower=1)
         R[pairs] += own / (sd[pairs[0]] * sd[pairs[1]])
         squared = R * R
@@ -197,7 +251,7 @@ class CrossedFactor(EliminatedFactor):
 
     def weights(self, shared: Array, level_mean: Array) -> CrossedWeights:
         (T, dense), cells = self.T, self._latent.cells
-        return CrossedWeights(shared, level_mean, self.K, dense, T, cells.columns, cells.starts, self._root,
+        return CrossedWeights(shared, level_mean, self.K, dense, T, cells.columns, cells.starts, self._root(),
                               self._with_border[2])
 
 
@@ -266,6 +320,12 @@ class CrossedColumns(LevelLatent):
 
     def detach(self, posterior: Posterior) -> CrossedPosterior:
         factor = factor_of(posterior, EliminatedFactor)  # type: ignore[type-abstract]
+        known = factor.detached  # gradients, gaps and averages ask for it
+        if known is None or known[0] is not posterior.a or known[1] != posterior.spread:
+            factor.detached = known = posterior.a, posterior.spread, self._detached(posterior, factor)
+        return known[2]
+
+    def _detached(self, posterior: Posterior, factor: EliminatedFactor) -> CrossedPosterior:
         border, levels = factor.solve_weights(posterior.a + posterior.gamma * (posterior.m - self.mean))
         if posterior.spread:
             return factor.weights(self.border_mean + border, levels)

@@ -51,7 +51,8 @@ class Cells:
         (n, k), S = values.shape, sparse.shape[1]
         self.n, self.k, self.n_levels, self.n_sparse = n, k, n_levels, S
         self.codes, self.values, self.sparse = codes, values, sparse
-        at, entries = padded(sparse)
+        at, self._entries = padded(sparse)
+        entries = self._entries
         keys, place = np.unique(codes[:, None] * S + at, return_inverse=True)
         self.place = place = place.reshape(at.shape)
         self.columns = (keys % S).astype(np.int32)
@@ -82,15 +83,10 @@ class Cells:
     def with_dense(self, X: Array) -> "Cells":
         """The same sparse columns with other dense ones."""
         new = copy(self)
-        for made in ("border_rows", "rows", "by_level"):
+        for made in ("rows", "by_level", "parted"):
             new.__dict__.pop(made, None)
         new.X, new.width, new._known = DenseDesign(X), X.shape[1] + self.n_sparse, None
         return new
-
-    @cached_property
-    def border_rows(self) -> Array:
-        """The columns of the border, dense."""
-        return np.hstack([self.X.values, self.sparse.toarray()])
 
     @cached_property
     def rows(self) -> ArrowRows:
@@ -104,10 +100,47 @@ class Cells:
         return self.rows.some(order), order
 
     @cached_property
-    def same_level(self) -> tuple[Index, Index]:
-        """All pairs of rows of one level."""
-        one, other = np.nonzero(self.codes[:, None] == self.codes)
-        return one, other
+    def alone(self) -> Index:
+        """Sparse columns of which no two share a row or a level, as where factors are nested; none unless most are so.
+
+        A column is one of them if it meets fewer others than each of those does.
+        """
+        if self._cell_pairs is None:
+            return np.zeros(0, dtype=np.intp)
+        S = self.n_sparse
+        at = np.concatenate([self.pairs[0] * S + self.pairs[1], self._cell_pairs[2]])
+        one, other = np.divmod(at, S)
+        a, b = np.divmod(np.unique(np.concatenate([at, other * S + one])[np.tile(one != other, 2)]), S)
+        rank = np.empty(S, dtype=np.intp)
+        rank[np.argsort(np.bincount(a, minlength=S), kind="stable")] = np.arange(S)
+        least = np.full(S, S)
+        np.minimum.at(least, a, rank[b])
+        found = np.flatnonzero(rank < least)
+        return found if 2 * len(found) > S else found[:0]
+
+    @cached_property
+    def parted(self) -> tuple[Index, Index]:
+        """The border's columns: those that are `alone`, and the rest."""
+        alone = self.alone + self.X.shape[1]
+        return alone, np.setdiff1d(np.arange(self.width), alone)
+
+    @cached_property
+    def near_rows(self) -> tuple[Index, Array, Index, Index, Any]:
+        """The cell of each row with a column that is `alone`, or -1, and its entry there; pairs of rows, and levels.
+
+        Pairs have such a column in common, or a level: last comes which have that. Where there are too many of the
+        former, no row has such a cell.
+        """
+        cell, S, n_alone = np.full(self.n_levels, -1), self.n_sparse, len(self.alone)
+        seen = np.flatnonzero(np.isin(self.columns, self.alone))
+        cell[self.level[seen]] = seen
+        found = cell[self.codes]
+        group = np.where(found >= 0, self.columns[found], S + self.codes)
+        if not DENSE_GAIN * (np.bincount(group).astype(np.float64) ** 2).sum() < n_alone * float(self.n) ** 2:
+            found, group = np.full(self.n, -1), self.codes
+        one, other = np.nonzero(group[:, None] == group)
+        entry = np.where(self.place == found[:, None], self._entries, 0.0).sum(axis=1)
+        return found, entry, one, other, self.codes[one] == self.codes[other]
 
     # -- sums over rows
 
@@ -129,9 +162,10 @@ class Cells:
         levels = np.empty((L, k, k))
         levels[:, self._i, self._j] = flat[: self._edges[0]].reshape(L, -1)
         levels[:, self._j, self._i] = levels[:, self._i, self._j]
-        mixed = self._to_columns @ (gamma[:, None] * self.X.values)
+        scaled = gamma[:, None] * self.X.values
+        mixed = self._to_columns @ scaled
         cells = flat[self._edges[0] : self._edges[1]].reshape(-1, k)
-        return CellSums(levels, mixed[: L * k].reshape(L, k, dense), cells, self.X.weighted_gram(gamma), mixed[L * k :],
+        return CellSums(levels, mixed[: L * k].reshape(L, k, dense), cells, self.X.values.T @ scaled, mixed[L * k :],
                         flat[self._edges[1] :])
 
     def border(self, sums: CellSums) -> Array:

@@ -32,7 +32,7 @@ from klimb.models.sampled_theta import (
     mixture_log_density,
     smoothed_points,
 )
-from klimb.models.search import POINT_TOL, Evaluator, HigherGround, Peak, Stopped, within_limits
+from klimb.models.search import POINT_TOL, Evaluated, Evaluator, HigherGround, Peak, Stopped, within_limits
 from klimb.numerics.arrays import Array
 from klimb.numerics.pareto import smooth_log_weights
 from klimb.numerics.proposals import HalfLines, SplitStudent, StudentMixture, fit_students
@@ -52,6 +52,7 @@ LOW, WIDER = 8, 1.5  # points where such an sd is nearly zero, and the spread of
 HIGHER = 0.5  # nats above the peak from which another one is climbed
 MEMORY = 2e8  # bytes of posteriors of weights that are remembered while points are drawn
 ANCHORS = 24  # fits whose sites may start others
+SAME = 1e-9  # in theta, of a point and the peak
 GAP = 40.0  # nats that the bound may be below the best while the evidence is not
 TESTED, TESTS, MOST_TESTS = 48, 3, 5  # points of its own choice after a first test by fewer; how often it may try
 TAILS = 0.05  # error of a printed sd that is looked for where it rests on tails, although theta is known well
@@ -155,26 +156,27 @@ class _Points:
         prior_slope = self.theta.log_prior(theta)[1] if self.theta.sharp.any() else np.zeros(len(theta))
         self.fits.append(_Fitted(theta, -np.inf, np.zeros(len(theta)), prior_slope))
         inside, beyond = within_limits(peak.model.theta, theta)
+        known = self.corrector.wanted and bool(np.abs(theta - peak.model.at).max() <= SAME)  # of the peak
         try:
-            found = self._evaluate(inside, start=self._nearest(theta), tol=POINT_TOL)
+            found = (Evaluated(peak.model, peak.result, peak.objective) if known else
+                     self._evaluate(inside, start=self._nearest(theta), tol=POINT_TOL))
         except KlimbError:
             return -np.inf
         self._evaluate.tell("integrating", len(self.fits), self._most, peak.result.bound)
         if not found.possible:
             return -np.inf
-        plain = found.objective - peak.objective - beyond
+        plain, fit = found.objective - peak.objective - beyond, self.fits[-1]
         if plain > HIGHER and not beyond:
             raise HigherGround(theta, found.posterior)
-        fit = self.fits[-1]
         fit.plain, fit.slope = plain, np.full(len(theta), np.nan) if beyond else self._evaluate.gradient(found)
-        if plain > -GAP:
+        if plain > -GAP and not known:
             fit.gain = self.corrector.gain(found.result) - self.gain
         again = self.corrector.wanted and not self.corrector.only_gains
         if len(self.fits) < self._room and not again:
             fit.part = found.part(), found.status
         if found.posterior is not None:
             sites = sites_of_fit(found.posterior, peak.result.posterior.latent)
-            if again and 16.0 * len(sites.a) * len(self.fits) < MEMORY:
+            if 16.0 * len(sites.a) * len(self.fits) < MEMORY:
                 fit.sites = sites
             if len(self._starts) < ANCHORS:
                 self._starts.append((self._inverse @ (theta - peak.model.at), sites))

@@ -187,7 +187,7 @@ class Corrector:
         return part, growth
 
     def _apart(self, result: Result) -> int:
-        part = _leading(result)[0]
+        part = _leading(result, whether=True)[0]
         return 0 if part is None else APART if part.lends else 1
 
     def again(self) -> bool:
@@ -352,7 +352,7 @@ def _of_weights(result: Result) -> bool:
     return latent.reports == "weight" and not latent.by_products and latent.n_weights <= MOST_BENT
 
 
-def _leading(result: Result) -> tuple[WeightPosterior | None, float]:
+def _leading(result: Result, *, whether: bool = False) -> tuple[WeightPosterior | None, float]:
     """`leading_moments`, for what draws do not tell; nothing where these cannot be had."""
     problem, posterior = result.problem, result.posterior
     unseen = float(np.abs(posterior.gamma) @ posterior.latent.slack)
@@ -360,7 +360,7 @@ def _leading(result: Result) -> tuple[WeightPosterior | None, float]:
         return None, 1.0
     try:
         with np.errstate(over="raise", invalid="raise", divide="raise"):
-            return leading_moments(problem, posterior)
+            return leading_moments(problem, posterior, whether=whether)
     except (InputError, FloatingPointError):  # no coordinates at this size, or units whose cubes overflow
         return None, 1.0
 

@@ -234,7 +234,8 @@ class LinearModel(Model):
         if self.densities:
             return Weights(self._with_identity(X), mean, cov, self._with_zeros(slack), form="primal")
         root = self.values[self.coded][0] if self.coded >= 0 else None
-        crossed = [self.priors(field)[number] for number in self.sparse]
+        priors = self.priors(field) if self.sparse else ()
+        crossed = [priors[number] for number in self.sparse]
         roots = tuple((prior.root, prior.copies) for prior in crossed if prior is not None and prior.root is not None)
         parts = LinearParts(X, mean, cov, slack, rows.codes, rows.values, self.n_levels,
                             None if root is None else root @ root.T, X is rows.X, rows.sparse, roots,

@@ -140,9 +140,11 @@ def _smoothed(found: SampledTheta, reach: float) -> SmoothedTheta | None:
     z, low, values = every[usable], every[~usable], values[usable]
     gains, share = found.gains[usable], share[usable]
     # Gains have no gradients, but are far smoother.
-    surrogate = fit_surrogate(z, values - gains, share, slopes=found.slopes[usable] @ root)
+    before = found.made.get("surrogates", (None, None))
+    surrogate = fit_surrogate(z, values - gains, share, slopes=found.slopes[usable] @ root, like=before[0])
     without = fit_surrogate(z, values - gains - found.sharp[usable], share, slopes=(
-        found.slopes - found.sharp_slopes)[usable] @ root) if found.sharp_slopes.any() else None
+        found.slopes - found.sharp_slopes)[usable] @ root, like=before[1]) if found.sharp_slopes.any() else None
+    found.made["surrogates"] = surrogate, without
     sharp = surrogate is not None and without is not None and without.error < surrogate.error
     surrogate = without if sharp else surrogate
     above = fit_surrogate(z, gains, share) if gains.any() else None

@@ -59,7 +59,6 @@ class SitesNear:
                 break
         else:
             return None
-        slope, gamma = (sum(share * known[part].astype(np.float64)
-                            for share, known in zip(shares, self._known, strict=True)) for part in (1, 2))
+        slope, gamma = (shares @ np.array([known[part] for known in self._known], dtype=np.float64) for part in (1, 2))
         least = 0.2 * self._known[nearest][2].astype(np.float64)
         return np.asarray(slope), np.where(least > 0.0, np.maximum(gamma, least), gamma)

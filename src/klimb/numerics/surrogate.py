@@ -45,6 +45,7 @@ class Surrogate:
     spread: Array = field(repr=False)  # (X'C^-1 X)^-1: the covariance of the trend's coefficients over the amplitude
     axes: Array = field(repr=False)  # (d, d)
     slopes: Array = field(repr=False)  # (n, d), NaN where they are not known
+    tried: int = FIRST  # which of the lengthscales it has
 
     def __call__(self, z: Array) -> Array:
         """Values at other points; far from known ones no more than the nearest one has, nor far above its tangent."""
@@ -96,12 +97,13 @@ class Surrogate:
 
 
 def fit_surrogate(points: Array, values: Array, weights: Array, *, slopes: Array | None = None,
-                  ridge: float = 0.0) -> Surrogate | None:
+                  ridge: float = 0.0, like: Surrogate | None = None) -> Surrogate | None:
     """The surrogate through ``values``, whose errors count by ``weights``, and the gradients ``slopes`` (n, d; or NaN).
 
     None where too little is known for a trend, unless ``ridge`` (a prior precision of its coefficients, relative to the
     amplitude of r) holds it; then the trend also falls in every direction: r takes the rest. Gradients tell along which
-    directions r varies fastest, and its lengthscale is shortest there.
+    directions r varies fastest, and its lengthscale is shortest there. The lengthscale of ``like``, which knew less, is
+    tried first, and then those beside it.
     """
     if slopes is not None and len(points) > MOST_ROWS // 2:  # gradients of some say more than values of all
         kept = _apart(points, values, MOST_ROWS // 2)
@@ -124,13 +126,16 @@ def fit_surrogate(points: Array, values: Array, weights: Array, *, slopes: Array
         known = np.concatenate([values, slopes[:steep].T.ravel()])
     if len(known) < 1.6 * X.shape[1] and ridge == 0.0:
         return None
-    found: dict[int, Surrogate] = {}
-    for first, last, way in ((FIRST, len(TRIED) - 1, 1), (FIRST - 1, -1, -1), (len(TRIED) - 1, len(TRIED), 1)):
-        for number in range(first, last, way):
+    found, last = dict[int, Surrogate](), len(TRIED) - 1
+    first = FIRST if like is None else min(like.tried, last - 1)
+    for begin, end, way in ((first, last, 1), (first - 1, -1, -1), (last, last + 1, 1)):
+        for number in range(begin, end, way):
             found[number] = _tried(points, values, weights / weights.sum(), most, known, X, TRIED[number], ridge)
-            if number != first and found[number].error > found[number - way].error:
+            beside = number != begin or (like is not None and way < 0)
+            if beside and found[number].error > found[number - way].error:
                 break
-    best = replace(min(found.values(), key=lambda one: one.error), axes=axes)
+    tried = min(found, key=lambda number: found[number].error)
+    best = replace(found[tried], axes=axes, tried=tried)
     if slopes is not None:
         best = replace(best, slopes=slopes)
     if ridge > 0.0:

@@ -103,23 +103,26 @@ def leading_gap(log_weights: LogWeights) -> float:
     return 0.5 * float(np.mean(third + fourth))
 
 
-def leading_moments(problem: Problem, posterior: Posterior) -> tuple[WeightPosterior | None, float]:
+def leading_moments(problem: Problem, posterior: Posterior, *,
+                    whether: bool = False) -> tuple[WeightPosterior | None, float]:
     """The posterior with its means, covariances and third moments to leading order, and the largest growth of an sd.
 
-    None where it is as good as Gaussian. Its third moments are rows of (c, a) that stand for sums of c (l'a)^3, see
-    `klimb.latents.arrow.third_moments`.
+    None where it is as good as Gaussian; ``whether`` asks for no more than that. Its third moments are rows of (c, a)
+    that stand for sums of c (l'a)^3, see `klimb.latents.arrow.third_moments`.
     """
     coordinates, q = coordinates_of(posterior), posterior.latent.detach(posterior)
     c, fourth = bends(exact_site(problem.site), problem.y, posterior)
     order = np.argsort(-np.abs(c) * posterior.v**1.5, kind="stable")
     largest = min(MOST_SITES, MOST_VALUES // len(c), len(c))
-    for most in (PROBED, largest) if largest < len(c) else (largest,):
+    for most in (PROBED, largest) if largest < len(c) or (whether and largest > PROBED) else (largest,):
         half = most // 2  # where it matters most by itself, and the rest evenly: sums of others may matter more
         sites = np.sort(np.append(order[:half], order[half :: -(-max(len(c) - half, 1) // (most - half))]))
         rows, V, wanted = _third_moments(coordinates, sites, c)
         v = np.diagonal(V)
         if (np.abs(wanted) <= FLAT * v**1.5).all():
             return None, 1.0
+        if whether:
+            return q.widened(np.zeros((0, q.size)), np.zeros((0, 0))), 1.0
     room, every = max(MOST_CUBES // (1 + q.size), 1), len(sites) == len(c)
     few, scale = _few_cubes(V**2 * V, wanted, min(MOST_FEW, room))
     if len(few) == MOST_FEW and every and len(c) <= room:
