@@ -45,6 +45,7 @@ WIDEST = {1: 0.5 * HERMITE, 2: HERMITE}  # a lattice that has those nodes; gradi
 BENT, LOST = 0.15, 0.65  # nats that the objective may be off a bowl there, and what its square costs an sd
 TILTED = 0.5  # sds that a corrected evidence may move the bowl
 DROP = 7.0  # nats below the best at which the lattice ends
+UNFINISHED = 0.01  # mass up to which points at the limits of theta may stall: their priors are singular
 TAIL_BEGINS = 4.5  # nats below the best from which a tail is followed beyond the lattice
 SHORTER = 0.6  # share of a predicted fall that must be enough for that, for a node not to be fitted
 LAST_NATS, OPEN_END = 2.0, 0.25  # of the lattice, and the share of a variance in them that says it goes on beyond
@@ -225,7 +226,8 @@ def _plain_components(parts: list[WeightPosterior], points: list[_Point], log_w:
                       quantiles: Array) -> tuple[Components, Status]:
     weights = np.exp(log_w - np.logaddexp.reduce(log_w))
     keep = np.flatnonzero(weights > LEAST_WEIGHT * weights.max())
-    status = next((points[k].status for k in keep if points[k].status is not Status.CONVERGED), Status.CONVERGED)
+    short = [k for k in keep if points[k].status is not Status.CONVERGED]
+    status = points[short[0]].status if weights[short].sum() > UNFINISHED else Status.CONVERGED
     return Components(weights[keep] / weights[keep].sum(), np.array([points[k].theta for k in keep]),
                       tuple(parts[k] for k in keep), quantiles), status
 
