@@ -11,7 +11,9 @@ import pytest
 
 import klimb
 from klimb.likelihoods import Observed
-from klimb.models.average import DROP, _surely_low
+from klimb.infer.result import Status
+from klimb.models.average import DROP, _plain_components, _surely_low
+from klimb.models.components import SCORES
 from klimb.models.linear import LinearModel
 from klimb.models.model import Model
 from klimb.models.search import Evaluator, curvature, find_peak, held_curvature
@@ -84,3 +86,20 @@ def test_a_stated_error_above_a_tenth_is_a_doubt_that_has_it_as_number() -> None
     for error, word in ((0.09, "trust"), (0.11, "doubt")):
         found = quick_trust(replace(fit, components=replace(fit.components, error=error)))
         assert (found.verdict, found.number, found.measures) == (word, error, "relative error of an sd")
+
+
+@pytest.mark.parametrize(("mass", "status"), [(1e-3, Status.CONVERGED), (0.1, Status.STALLED)])
+def test_points_that_stall_count_by_their_mass(mass: float, status: Status) -> None:
+    points: list[Any] = [SimpleNamespace(theta=np.zeros(1), status=Status.CONVERGED),
+                         SimpleNamespace(theta=np.ones(1), status=Status.STALLED)]
+    log_w = np.log([1.0 - mass, mass])
+    assert _plain_components([None, None], points, log_w, np.zeros((1, len(SCORES))))[1] is status
+
+
+def test_a_volatility_whose_correlation_is_open_is_not_in_doubt() -> None:
+    """At correlations within 1e-6 of 1 its prior is singular, and five fits with 6e-4 of the mass stall."""
+    rng = np.random.default_rng(5)
+    y = rng.standard_normal(80) * np.exp(0.5 * np.cumsum(rng.normal(0.0, 0.3, 80)))
+    fit = klimb.fit("y ~ ar1(t)", {"y": y, "t": np.arange(80)}, "stochastic_volatility")
+    assert fit.converged
+    assert fit.trust.verdict != "doubt"
