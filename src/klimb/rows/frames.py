@@ -58,8 +58,8 @@ class Frame:
             require(np.shape(values) == (self.n,), f"{name} must have one value for each of {self.n} rows",
                     f"shape {np.shape(values)}", "Pass one per row.")
 
-        return replace(self, columns=tuple(dict.fromkeys((*self.columns, *given))), _read=partial(self._replaced, given),
-                       _cache={})
+        names = tuple(dict.fromkeys((*self.columns, *given)))
+        return replace(self, columns=names, _read=partial(self._replaced, given), _cache={})
 
     def _replaced(self, given: Mapping[str, Any], name: str) -> Column:
         return _read_values(name, given[name]) if name in given else self.read(name)
