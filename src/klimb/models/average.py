@@ -46,7 +46,7 @@ WIDEST = {1: 0.5 * HERMITE, 2: HERMITE}  # a lattice that has those nodes; gradi
 BENT, LOST = 0.15, 0.65  # nats that the objective may be off a bowl there, and what its square costs an sd
 TILTED = 0.5  # sds that a corrected evidence may move the bowl
 DROP = 7.0  # nats below the best at which the lattice ends
-ALIKE = 0.25  # squared variation of a coefficient's second moment over theta below which lattices do not look at it
+ALIKE = 0.25  # squared variation of a coefficient's variance over theta below which lattices do not look at it
 UNFINISHED = 0.01  # mass up to which points at the limits of theta may stall: their priors are singular
 TAIL_BEGINS = 4.5  # nats below the best from which a tail is followed beyond the lattice
 SHORTER = 0.6  # share of a predicted fall that must be enough for that, for a node not to be fitted
@@ -363,12 +363,13 @@ def _moved_sd(model: Model, parts: Sequence[WeightPosterior], at: Array, log_w: 
     """The same for the sd of a coefficient: of the one whose variance hangs most on theta, followed between the nodes.
 
     Where correlations of a field may be 1, its level and the intercept are one: a few nodes have all the variance.
+    Its mean is left alone: it moves with theta by the unit of time or the origin of a covariate.
     """
     index = np.arange(parts[0].size)[next(iter(getattr(model, "places", ())), slice(0))]
     if len(z) == len(at) or not len(index):
         return 0.0
-    weights, means = np.exp(log_w - np.logaddexp.reduce(log_w)), np.array([part.mean[index] for part in parts])
-    squares = np.array([part.covariances(index, index) for part in parts]) + (means - weights @ means) ** 2
+    weights = np.exp(log_w - np.logaddexp.reduce(log_w))
+    squares = np.array([part.covariances(index, index) for part in parts])
     uneven = weights @ squares**2 / (weights @ squares) ** 2 - 1.0
     most = int(uneven.argmax())
     logs = fit_surrogate(at, np.log(squares[:, most]), weights) if uneven[most] > ALIKE else None
