@@ -24,6 +24,7 @@ def parse_call(text: str, what: str) -> tuple[str, dict[str, Any]]:
             value = float(number)
         except ValueError as error:
             raise InputError(f"{what} must have numbers in its brackets", repr(part),
+                             f"Write {key.strip()}={number.strip()!r} beside {what}=." if key.strip() == "link" else
                              "Write it as in student_t(df=4).") from error
         if equals:
             arguments[key.strip()] = value

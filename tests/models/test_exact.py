@@ -290,3 +290,14 @@ def test_by_cmdstan_where_it_is_installed() -> None:
     theta, weights = program.read(found.draws)
     assert theta.shape == (400, 1)
     assert weights.shape == (400, 10)
+
+
+def test_the_metric_is_of_weights_under_their_own_theta() -> None:
+    """Far points of theta were paired with weights of others: those in units of their scale were up to 1e4 long."""
+    edges = [(i, j) for i in range(25) for j in (i + 1, i + 5) if j < 25 and (j == i + 5 or j % 5)]
+    data = {"y": np.random.default_rng(4).poisson(0.4, 25), "r": np.arange(25)}
+    fit = klimb.fit("y ~ bym2(r, graph=G)", data, "poisson", graphs={"G": edges})
+    program = fit.to_stan()
+    plan = module._planned(fit, program, 4, 1000, 0)
+    modes = slice(-len(plan.starts[0][0]["z_1"]), None)  # standard normal before the data, and nearly so after them
+    assert 0.5 < np.diag(plan.metric)[modes].min() < np.diag(plan.metric)[modes].max() < 2.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import types
 
 import numpy as np
@@ -583,7 +584,7 @@ def test_trials_of_new_rows():
     mean, p = (whole.predict(new, kind=kind)["mean"] for kind in ("response", "mean"))
     np.testing.assert_allclose(mean / p, [5.0, np.nan, 7.0])  # the column of successes is not needed
     np.testing.assert_allclose(apart.predict({"x": [0.0], "s": [2], "f": [3]}, kind="response")["mean"], mean[:1])
-    assert whole.simulate(200, new).max() > 1.0
+    assert np.nanmax(whole.simulate(200, new)) > 1.0
     with pytest.raises(InputError, match="column 'n' must hold numbers"):
         whole.predict({"x": [0.0], "n": ["five"]}, kind="response")
     rows = {"x": [0.0] * 6, "n": [5] * 6, "s": list(range(6))}
@@ -612,3 +613,26 @@ def test_log_densities_of_a_frame_are_those_of_its_own_rows():
     chances = classes.predict({"x": [0.5] * 3})
     found = classes.log_density(np.array(["c", "a", "c"]), {"x": [0.5, np.nan, 0.5]})
     np.testing.assert_allclose(np.exp(found), [chances["P(c)"][0], np.nan, chances["P(c)"][0]], rtol=1e-6)
+
+
+def test_draws_stand_at_their_rows_and_are_nan_where_values_are_missing():
+    rng = np.random.default_rng(0)
+    data = {"x": rng.normal(size=50), "y": rng.normal(size=50), "h": rng.choice(list("abc"), 50)}
+    for formula, family in (("y ~ x", "gaussian"), ("h ~ x", "categorical")):
+        fit = klimb.fit(formula, data, family)
+        for draw in (fit.sample, fit.simulate):
+            all_rows, some = draw(4, {"x": [0.0, np.nan, 2.0]}), draw(4, {"x": [0.0, 2.0]})
+            by_class = all_rows.reshape(4, -1, 3)
+            assert np.isnan(by_class[:, :, 1]).all()
+            np.testing.assert_array_equal(by_class[:, :, [0, 2]].reshape(4, -1), some)
+            assert draw(0, {"x": [0.0, np.nan]}).size == 0
+
+
+@pytest.mark.parametrize("make", [dict, pd.DataFrame, lambda d: pd.DataFrame(d).to_records(index=False)])
+def test_a_fit_is_pickled_with_its_data(make):
+    rng = np.random.default_rng(1)
+    data = make({"x": rng.normal(size=40), "y": rng.normal(size=40)})
+    fit = klimb.fit("y ~ x", data)
+    again = pickle.loads(pickle.dumps(fit))
+    assert str(again) == str(fit)
+    np.testing.assert_array_equal(again.predict()["mean"], fit.predict()["mean"])

@@ -21,6 +21,7 @@ DATA = {
 DATA["seen"] = RNG.poisson(np.exp(0.3 * X) * DATA["time"])
 DATA["level"] = np.digitize(X, [-0.5, 0.5])
 DATA["trials"] = np.full(N, 1)
+DATA["never"] = np.zeros(N, dtype=int)
 
 NOTED = {
     "number strings": ("y ~ few", {}, "C(few)"),
@@ -37,6 +38,7 @@ NOTED = {
     "a power that is none": ("y ~ x + x**2", {}, "poly(x, 2, raw=True)"),
     "a product that is none": ("y ~ x:x", {}, "poly(x, 2, raw=True)"),
     "an exposure": ("seen ~ x + offset(time)", {"family": "poisson"}, "offset(log(time))"),
+    "nothing seen": ("Surv(time, never) ~ x", {"family": "weibull"}, "every row is censored"),
     "no trials": ("up ~ z", {"family": "binomial"}, "has no trials"),
     "nothing": ("y ~ 0", {}, "Write y ~ 1"),
     "no intercept": ("y ~ 0 + x", {}, "the origin of 'x' matters"),

@@ -7,6 +7,7 @@ a lattice in z that grows until the objective has fallen off, wherever that is (
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -45,6 +46,8 @@ WIDEST = {1: 0.5 * HERMITE, 2: HERMITE}  # a lattice that has those nodes; gradi
 BENT, LOST = 0.15, 0.65  # nats that the objective may be off a bowl there, and what its square costs an sd
 TILTED = 0.5  # sds that a corrected evidence may move the bowl
 DROP = 7.0  # nats below the best at which the lattice ends
+ALIKE = 0.25  # squared variation of a coefficient's variance over theta below which lattices do not look at it
+UNFINISHED = 0.01  # mass up to which points at the limits of theta may stall: their priors are singular
 TAIL_BEGINS = 4.5  # nats below the best from which a tail is followed beyond the lattice
 SHORTER = 0.6  # share of a predicted fall that must be enough for that, for a node not to be fitted
 LAST_NATS, OPEN_END = 2.0, 0.25  # of the lattice, and the share of a variance in them that says it goes on beyond
@@ -225,7 +228,8 @@ def _plain_components(parts: list[WeightPosterior], points: list[_Point], log_w:
                       quantiles: Array) -> tuple[Components, Status]:
     weights = np.exp(log_w - np.logaddexp.reduce(log_w))
     keep = np.flatnonzero(weights > LEAST_WEIGHT * weights.max())
-    status = next((points[k].status for k in keep if points[k].status is not Status.CONVERGED), Status.CONVERGED)
+    short = [k for k in keep if points[k].status is not Status.CONVERGED]
+    status = points[short[0]].status if weights[short].sum() > UNFINISHED else Status.CONVERGED
     return Components(weights[keep] / weights[keep].sum(), np.array([points[k].theta for k in keep]),
                       tuple(parts[k] for k in keep), quantiles), status
 
@@ -253,7 +257,9 @@ def _lattice(peak: Peak, A: Array, around: _Around) -> Averaged:
             log_w = np.log(calibrated(inside(thetas), own, inside(between), density))
         error = np.inf if rough == np.inf else _moved_moments(peak, (thetas, np.exp(log_w)), (between, density))
         more = 2**d * len(values)
-        if error <= UNEVEN or more > MOST_NODES[d] or more * work > MOST_WORK or finer == FINER - 1:
+        parts, at = [points[node].part for node in nodes], spacing * np.array(nodes)
+        inner = _moved_sd(peak.model, parts, at, log_w, z, density)
+        if max(error, inner) <= UNEVEN or more > MOST_NODES[d] or more * work > MOST_WORK or finer == FINER - 1:
             break
         spacing *= 0.5
         values = {tuple(2 * k for k in node): value for node, value in values.items()}
@@ -350,6 +356,24 @@ def _moved_moments(peak: Peak, coarse: tuple[Array, Array], fine: tuple[Array, A
     spread = variance > 0.0  # none at the limits of a search
     sd = np.sqrt(variance[spread])
     return float(np.maximum(np.abs(m - mean)[spread] / sd, np.abs(np.sqrt(v[spread]) / sd - 1.0)).max(initial=0.0))
+
+
+def _moved_sd(model: Model, parts: Sequence[WeightPosterior], at: Array, log_w: Array, z: Array,
+              density: Array) -> float:
+    """The same for the sd of a coefficient: of the one whose variance hangs most on theta, followed between the nodes.
+
+    Where correlations of a field may be 1, its level and the intercept are one: a few nodes have all the variance.
+    Its mean is left alone: it moves with theta by the unit of time or the origin of a covariate.
+    """
+    index = np.arange(parts[0].size)[next(iter(getattr(model, "places", ())), slice(0))]
+    if len(z) == len(at) or not len(index):
+        return 0.0
+    weights = np.exp(log_w - np.logaddexp.reduce(log_w))
+    squares = np.array([part.covariances(index, index) for part in parts])
+    uneven = weights @ squares**2 / (weights @ squares) ** 2 - 1.0
+    most = int(uneven.argmax())
+    logs = fit_surrogate(at, np.log(squares[:, most]), weights) if uneven[most] > ALIKE else None
+    return 0.0 if logs is None else abs(float(np.sqrt(density @ np.exp(logs(z)) / (weights @ squares[:, most]))) - 1.0)
 
 
 def _cut_off(shown: Array, log_w: Array) -> float:

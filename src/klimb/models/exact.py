@@ -156,7 +156,8 @@ def _remedy(fit: FormulaFit, draws: int) -> str:
 
 def _planned(fit: FormulaFit, program: StanProgram, chains: int, length: int, seed: int) -> ChainPlan:
     """Starts are draws of q, and other modes that its report knows of; the metric is the covariance of many draws."""
-    rng, components = np.random.default_rng(seed), fit._spread
+    # Weights are put in units of their scale at theta, which has to be the theta that they were drawn under.
+    rng, components = np.random.default_rng(seed), replace(fit._spread, points=np.zeros((0, 0)))
     size = program.point(components.theta[0], components.parts[0].mean)[1].size
     theta, weights = components.draw(max(METRIC_DRAWS, 4 * size if size <= MOST_DENSE else 0) + chains, rng)
     for k, mode in enumerate(fit.result.trust.modes[: chains - 1] if fit.result is not None else (), start=1):

@@ -21,7 +21,7 @@ from klimb.models.components import Components, Latents
 from klimb.models.fit import Fit, numbers_of
 from klimb.models.linear import LinearModel
 from klimb.models.linear_parts import LinearRows, named_term
-from klimb.models.prediction import PredictionKind, by_blocks, columns_by_rows, is_elsewhere
+from klimb.models.prediction import PredictionKind, by_blocks, columns_by_rows, in_place, is_elsewhere
 from klimb.models.tabulate import cut_rows, level_functionals, level_moments, linear_rows, mixture_rows, rows_as_printed
 from klimb.numerics.arrays import Array
 from klimb.report.records import CoefficientRow, EffectCurve, FitReport
@@ -266,10 +266,8 @@ class FormulaFit(Fit):
         printed = rows_as_printed(self.model.theta, prepared, self._level_shift)
         if printed is not prepared and kind in ("latent", "all"):
             columns |= {prefix + name: values for name, values in shown(printed, "latent").items()}
-        full = {name: np.full(frame.n, np.nan) for name in columns}
-        for name, values in columns.items():
-            full[name][rows] = values
-        return make_frame(full, frame)
+        placed = {name: in_place(values[None], rows, frame.n)[0] for name, values in columns.items()}
+        return make_frame(placed, frame)
 
     def _prepared(self, new: Frame, re: bool | Literal["new"] = True, least: int = 1) -> tuple[LinearRows, Any]:
         """The complete rows of a frame as rows of the model, and which rows those are."""
@@ -302,14 +300,16 @@ class FormulaFit(Fit):
         return self.components.at(self.model, prepared, new_levels=re is not False)
 
     def sample(self, n: int = 1000, new: Any = None, *, seed: int = 0) -> Array:
-        """``n`` draws of f at the rows of a frame (complete ones), one draw a row; the same for the same seed."""
-        printed = rows_as_printed(self.model.theta, self._prepared(self._new_frame(new))[0], self._level_shift)
-        return self.components.sample(self.model, printed, n, np.random.default_rng(seed))
+        """``n`` draws of f at the rows of a frame, one draw a row, NaN where values are missing; by the seed."""
+        prepared, rows = self._prepared(frame := self._new_frame(new))
+        printed = rows_as_printed(self.model.theta, prepared, self._level_shift)
+        return in_place(self.components.sample(self.model, printed, n, np.random.default_rng(seed)), rows, frame.n)
 
     def simulate(self, n: int = 1000, new: Any = None, *, seed: int = 0) -> Array:
-        """``n`` draws of y at the rows of a frame (complete ones); the same for the same seed."""
-        prepared, _, aux = self._with_trials(self._new_frame(new), least=1)
-        return self.components.simulate(self.model, prepared, n, np.random.default_rng(seed), aux)
+        """``n`` draws of y at the rows of a frame, NaN where values are missing; the same for the same seed."""
+        prepared, rows, aux = self._with_trials(frame := self._new_frame(new), least=1)
+        drawn = self.components.simulate(self.model, prepared, n, np.random.default_rng(seed), aux)
+        return in_place(drawn, rows, frame.n)
 
     def log_density(self, y_new: Any = None, new: Any = None) -> Array:
         """Log predictive density of a frame's response, or of ``y_new`` in its place; NaN in rows with a missing value.

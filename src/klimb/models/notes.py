@@ -135,7 +135,10 @@ def _groups(encoder: Encoder, encoded: Encoded, data: Observed, family: Likeliho
 
 
 def _response(data: Observed, family: Likelihood) -> Iterator[str]:
-    top = data.aux.get("trials", np.ones(data.n))
+    top, seen = data.aux.get("trials", np.ones(data.n)), data.aux.get("status", np.ones(data.n))
+    if not seen.any():
+        yield ("every row is censored: nothing has been seen to happen, and what the table says rests on the priors. "
+               "Check which value of the status column marks an event.")
     if data.n > 1 and np.ptp(data.y) == 0.0 and (family.response != "trials" or np.ptp(top) == 0.0 or data.y[0] == 0.0):
         yield (f"{data.name} is {plain(float(data.y[0]), 6)} in every row: there is nothing to explain, and what the "
                "table says rests on the priors. Check the filter and the column.")

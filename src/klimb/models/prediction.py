@@ -368,6 +368,15 @@ def checked_interval(interval: Any) -> float:
     return 0.5 * (1.0 - float(interval))
 
 
+def in_place(draws: Array, rows: Array, n: int) -> Array:
+    """Draws at ``rows`` of n, each with one row, NaN at the other rows; those of classes come one after the other."""
+    if len(rows) == n:
+        return draws
+    full = np.full((len(draws), draws.shape[1] // len(rows), n), np.nan)
+    full[:, :, rows] = draws.reshape(*full.shape[:2], len(rows))
+    return full.reshape(len(draws), full.shape[1] * n)
+
+
 def is_elsewhere(data: Any) -> bool:
     """Whether rows are to be read from files."""
     return isinstance(data, (str, PathLike, Scan))

@@ -6,6 +6,7 @@ record array of numpy. narwhals is imported only where the data is none of the l
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -57,20 +58,21 @@ class Frame:
             require(np.shape(values) == (self.n,), f"{name} must have one value for each of {self.n} rows",
                     f"shape {np.shape(values)}", "Pass one per row.")
 
-        def read(name: str) -> Column:
-            return _read_values(name, given[name]) if name in given else self.read(name)
+        names = tuple(dict.fromkeys((*self.columns, *given)))
+        return replace(self, columns=names, _read=partial(self._replaced, given), _cache={})
 
-        return replace(self, columns=tuple(dict.fromkeys((*self.columns, *given))), _read=read, _cache={})
+    def _replaced(self, given: Mapping[str, Any], name: str) -> Column:
+        return _read_values(name, given[name]) if name in given else self.read(name)
 
     def taken(self, rows: Index, names: Sequence[str]) -> "Frame":
         """Some rows of some columns; a row may be taken twice."""
-        def read(name: str) -> Column:
-            column = self.read(name)
-            missing = None if column.missing is None else column.missing[rows]
-            missing = missing if missing is not None and missing.any() else None
-            return replace(column, values=column.values[rows], missing=missing)
+        return Frame(self.native, self.kind, tuple(names), len(rows), partial(self._at, rows))
 
-        return Frame(self.native, self.kind, tuple(names), len(rows), read)
+    def _at(self, rows: Index, name: str) -> Column:
+        column = self.read(name)
+        missing = None if column.missing is None else column.missing[rows]
+        missing = missing if missing is not None and missing.any() else None
+        return replace(column, values=column.values[rows], missing=missing)
 
 
 def read_frame(data: Any) -> Frame:
@@ -131,7 +133,12 @@ def _read_mapping(data: Mapping[Any, Any]) -> Frame:
         raise InputError("columns must have the same length", listed(f"{name}: {n}" for name, n in lengths.items()),
                          "Cut or fill the columns that differ.")
     n = next(iter(lengths.values()), 0)
-    return Frame(data, "dict", tuple(data), n, lambda name: _read_values(name, data[name]))
+    return Frame(data, "dict", tuple(data), n, partial(_column, _read_values, data))
+
+
+def _column(read: Callable[[str, Any], Column], data: Any, name: str) -> Column:
+    """With what it is read by, as functions without a name of their own cannot be pickled."""
+    return read(name, data[name])
 
 
 def _read_values(name: str, values: Any) -> Column:
@@ -151,7 +158,7 @@ def _read_structured(data: npt.NDArray[Any]) -> Frame:
                          f"an array of shape {data.shape} without names",
                          'Give the columns names: {"x": X[:, 0], "z": X[:, 1]}.')
     require(data.ndim == 1, "a structured array must have one dimension", f"shape {data.shape}", "Flatten it.")
-    return Frame(data, "numpy", data.dtype.names, len(data), lambda name: read_column(name, np.asarray(data[name])))
+    return Frame(data, "numpy", data.dtype.names, len(data), partial(_column, read_column, data))
 
 
 def _read_narwhals(data: Any) -> Frame:
@@ -167,7 +174,7 @@ def _read_narwhals(data: Any) -> Frame:
         require(isinstance(name, str), "names of columns must be text", f"{name!r}",
                 "Rename the columns: data.columns = [str(name) for name in data.columns].")
     return Frame(frame.to_native(), frame.implementation.name.lower(), tuple(frame.columns), len(frame),
-                 lambda name: _read_series(name, frame.get_column(name)))
+                 partial(_column, _read_series, frame))
 
 
 def unique_names(data: Any) -> None:

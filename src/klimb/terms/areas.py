@@ -68,7 +68,8 @@ class Areas(LevelField):
         column, wanted = arguments["region"].name, str(arguments["graph"])
         if wanted not in source.objects:
             raise FormulaError(f"expected a graph called {wanted} beside the data", "none",
-                               f"Pass klimb.fit(..., graphs={{{wanted!r}: edges}}).", text, call.span)
+                               f"Pass klimb.fit(..., graphs={{{wanted!r}: edges}}), --graph {wanted}=edges.csv.", text,
+                               call.span)
         codes, levels = source.factor(column)
         appeared = tuple(levels[k] for k in dict.fromkeys(codes.tolist()))
         graph = read_graph(source.objects[wanted], levels, appeared, wanted)
