@@ -103,8 +103,8 @@ class CutWeights(WeightPosterior):
     pieces: tuple[WeightPosterior, ...]
 
     def with_prior_of(self, other: WeightPosterior) -> CutWeights:
-        return CutWeights(self.whole.with_prior_of(other), self.shares,
-                          tuple(piece.with_prior_of(other) for piece in self.pieces))
+        return replace(self, whole=self.whole.with_prior_of(other),
+                       pieces=tuple(piece.with_prior_of(other) for piece in self.pieces))
 
     @property
     def mean(self) -> Array:  # type: ignore[override]
@@ -135,3 +135,23 @@ class CutWeights(WeightPosterior):
         counts = rng.multinomial(n, self.shares / self.shares.sum())
         draws = [piece.sample(int(count), rng) for piece, count in zip(self.pieces, counts, strict=True)]
         return np.asarray(rng.permutation(np.concatenate(draws)))
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class PointWeights(CutWeights):
+    """The same with weighted draws of the exact posterior, which tell of chances near 0 what no few pieces do.
+
+    >>> from klimb.latents.weights_posterior import DenseWeights
+    >>> whole = DenseWeights(np.zeros(1), np.eye(1))
+    >>> q = PointWeights(whole, np.ones(1), (whole,), np.array([[-1.0], [1.0]]), np.full(2, 0.5))
+    >>> sorted(set(q.sample(20, np.random.default_rng(0))[:, 0].tolist()))
+    [-1.0, 1.0]
+    """
+
+    kind: ClassVar[str] = "points"
+    points: Array = field(default_factory=lambda: np.zeros((0, 0)))  # (n, D)
+    point_shares: Array = field(default_factory=lambda: np.zeros(0))
+
+    def sample(self, n: int, rng: np.random.Generator) -> Array:
+        return np.asarray(self.points[rng.choice(len(self.points), n, p=self.point_shares)])
