@@ -140,6 +140,18 @@ def test_moments_of_a_size_are_shown_where_ten_thousand_draws_agree(seed: int, n
     assert np.isnan(found.sd) == (moved > 10.0)
 
 
+def test_slopes_of_groups_beside_a_size_that_ends_beyond_the_limits():
+    rng = np.random.default_rng(3)
+    g, x = rng.integers(0, 10, 120), rng.standard_normal(120)
+    mean = np.exp(1.0 + 0.3 * x + 0.5 * rng.standard_normal(10)[g])
+    y = rng.negative_binomial(1e5, 1e5 / (1e5 + mean)).astype(float)
+    fits = [klimb.fit("y ~ x + (1 + x | g)", {"y": y, "x": x, "g": g}, family)
+            for family in ("negative_binomial", "poisson")]
+    for row, other in zip(*(fit.table_rows()[:4] for fit in fits), strict=True):
+        assert row.mean == pytest.approx(other.mean, abs=0.3 * other.sd)
+        assert row.sd == pytest.approx(other.sd, rel=0.2)
+
+
 def test_a_size_that_is_known_has_moments() -> None:
     y = np.random.default_rng(1).negative_binomial(2.0, 0.3, 300)
     size = klimb.fit("y ~ 1", {"y": y}, "negative_binomial").table_rows()[1]
