@@ -255,8 +255,9 @@ class Corrector:
         # What several classes share has the moments of its prior by matched draws alone.
         tails = np.zeros((dim, 0)) if few or weights.shocks.outputs > 1 else _skewed(draws, smoothed.normalised)
         if pointed:
-            n = max(n, min(POINTS * dim, int(MANY_VALUES / weights.work)) // 2 * 2)
-            draws, smoothed = _wider(weights, draws, smoothed, n, seed, _widest(weights.shocks.shared_rows))
+            n, rows = max(n, min(POINTS * dim, int(MANY_VALUES / weights.work))), weights.shocks.shared_rows
+            every = np.linalg.eigh(rows.T @ rows)[1][:, ::-1]  # those first in which rows differ most
+            draws, smoothed = _wider(weights, draws, smoothed, n, seed, every)
         elif smoothed.effective > 2 * dim and (tails.size or (uneven and dim <= WIDE_DIM)):
             draws, smoothed = _wider(weights, draws, smoothed, n, seed, tails)
             enough, most = (ENOUGH, MOST_VALUES) if dim <= IN_PIECES else (ENOUGH_MANY, MANY_VALUES)
@@ -417,11 +418,6 @@ def _wider(weights: ShockWeights, first: CollapsedDraws, smoothed: SmoothedWeigh
 
 def _log_normal(z: Array, dim: int) -> Array:
     return np.asarray(-0.5 * (z**2).sum(axis=1) - 0.5 * dim * np.log(2.0 * np.pi))
-
-
-def _widest(rows: Array) -> Array:
-    """All directions of the shocks, those first in which rows differ most."""
-    return np.linalg.eigh(rows.T @ rows)[1][:, ::-1]
 
 
 def _skewed(draws: CollapsedDraws, share: Array) -> Array:

@@ -60,7 +60,7 @@ def _whitened(e: Array, weights: Array) -> tuple[Array, Array, Array]:
     centre = weights @ e
     away = e - centre
     root = np.linalg.cholesky(away.T @ (weights[:, None] * away) + 1e-9 * np.eye(away.shape[1]))
-    return centre, root, np.linalg.solve(root, away.T).T
+    return centre, np.asarray(root), np.asarray(np.linalg.solve(root, away.T).T)
 
 
 def _lean(z: Array, weights: Array) -> float:
