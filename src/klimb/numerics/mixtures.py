@@ -11,7 +11,7 @@ from klimb.numerics.special import SQRT_2PI
 
 STEPS = 100  # at most: Newton needs half a dozen, bisection where it fails some fifty
 FARTHEST, LARGEST, MOST_BEYOND = 20.0, 100.0, 20.0  # of a tail beyond points: logs, and times what is known
-CLOSE = 1e-8  # in standard deviations; the step that gets there is Newton's, and leaves its square
+CLOSE, SHORT = 1e-8, 1e-5  # in standard deviations: an interval, and a step of Newton's, which leaves its square
 
 
 def mixture_moments(weights: Array, means: Array, variances: Array) -> tuple[Array, Array]:
@@ -56,9 +56,10 @@ def _newton(weights: Array, means: Array, sds: Array, p: float) -> Array:
             gap = weights @ ndtr(scores) - p
             new = at - gap / (weights @ (np.exp(-0.5 * scores**2) / sds[:, open_]) / SQRT_2PI)
         low[open_], high[open_] = np.where(gap < 0, at, low[open_]), np.where(gap < 0, high[open_], at)
-        new = np.where((new >= low[open_]) & (new <= high[open_]), new, 0.5 * (low[open_] + high[open_]))
-        x[open_] = new
-        open_ = open_[(np.abs(new - at) > tolerance[open_]) & (high[open_] > low[open_])]
+        inside = (new >= low[open_]) & (new <= high[open_])
+        x[open_] = np.where(inside, new, 0.5 * (low[open_] + high[open_]))
+        done = np.where(inside, np.abs(new - at) * (CLOSE / SHORT), high[open_] - low[open_]) <= tolerance[open_]
+        open_ = open_[~done]
     return np.asarray(x)
 
 
