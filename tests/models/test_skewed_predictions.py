@@ -81,8 +81,14 @@ def test_chances_that_a_column_nearly_separates_have_the_sds_and_ends_of_a_latti
         spread = np.sqrt(p @ (chance - true) ** 2)
         ends = chance[order][np.searchsorted(np.cumsum(p[order]), [0.05, 0.95])]
         assert abs(mean - true) < 0.02 * spread
-        assert abs(sd / spread - 1.0) < 0.1  # by sixteen Gaussians: up to ten times as much
+        squares = np.cumsum((p * (chance - true) ** 2)[np.argsort(-np.abs(chance - true))])
+        carried = np.cumsum(p[np.argsort(-np.abs(chance - true))])[np.searchsorted(squares, 0.5 * squares[-1])]
+        # By sixteen Gaussians up to ten times as much, where half of the variance has little of the mass, too.
+        assert abs(sd / spread - 1.0) < 0.1 or (np.isnan(sd) and carried < 1e-3)
         assert np.abs(np.array([lower, upper]) - ends).max() < 0.2 * spread
+    untold = np.isnan(found["sd"][:40]).sum()
+    assert untold < 8
+    assert any("order of magnitude" in note for note in fit.notes) == (untold > 0)
 
 
 def test_draws_and_files_know_of_it_too(tmp_path):

@@ -59,7 +59,7 @@ MILD = 1.15  # growth of an sd up to which leading order tells it to 2%, better 
 USABLE = 0.15  # effective draws over draws from which moments are taken
 ENOUGH = 1000  # effective draws at the only theta: means to 0.03 sd, sds to 2%
 ENOUGH_MANY, MANY_VALUES = 4000, 3e6  # the same, and values, where third moments alone stand for tails: sds to 1%
-MOST_POINTED, POINTS = 8, 2048  # weights up to which draws are kept, and how many for each: chances' ends to 0.15 sd
+MOST_POINTED, POINTS = 8, 2048  # weights up to which draws are kept, and how many for each: ends of chances to 0.15 sd
 UNHARMED = 0.5  # effective draws over draws above which the weights at one of many theta are kept in a repair
 WRONG_ALONE, WRONG_EACH = 0.08, 0.2  # standard errors above which they are of no use: at the only theta, at one of many
 LIKELY = 0.005  # share of a point of theta, over that of the heaviest, from which its own weights must be usable
@@ -249,8 +249,9 @@ class Corrector:
             return None
         smoothed = smooth_log_weights(draws.log_weights)
         uneven = (smoothed.khat > 0.5 and smoothed.effective < n / (1.0 + EVEN)) or smoothed.effective < 0.8 * n
-        pointed = self._alone and dim <= MOST_POINTED and weights.shocks.simple and smoothed.effective > 2 * dim
-        pointed = pointed and (uneven or skewness(draws.e, smoothed.normalised) > ROUND)
+        pointed = (self._alone and dim <= MOST_POINTED and weights.shocks.simple and smoothed.effective > 2 * dim
+                   and POINTS * weights.work <= MANY_VALUES
+                   and (uneven or skewness(draws.e, smoothed.normalised) > ROUND))
         few = uneven and (dim <= WIDE_DIM or smoothed.effective < UNHARMED * n)  # too few to tell of directions
         # What several classes share has the moments of its prior by matched draws alone.
         tails = np.zeros((dim, 0)) if few or weights.shocks.outputs > 1 else _skewed(draws, smoothed.normalised)

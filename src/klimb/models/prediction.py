@@ -31,6 +31,7 @@ AT_A_TIME = 1 << 17  # rows of files
 TOGETHER = 2**19  # rows times points of theta that are predicted together
 SAMPLED, TELLING = 500, 1e-4  # rows that are asked, and differences of predictions that they notice, in sds
 VAGUE = 1.5  # sd of a log mean, at the likeliest theta, from which leading order leaves the sd of the mean open
+CARRIERS = 40  # effective draws from which an sd is right to a tenth
 NODES = {5: (0.0, 0.1), 10: (0.1, 0.5), 20: (0.5, 1.0), 48: (1.0, np.inf)}  # for the sd of the mean of y, by sds of f
 
 
@@ -153,6 +154,10 @@ def mean_columns(f: Latents, tail: float) -> dict[str, Array]:
         mean, variance = mixture_moments(f.weights, means, variances)
     ends = np.sort([likelihood.link.inverse(end) for end in f.interval(tail)], axis=0)
     sd = np.sqrt(np.nan_to_num(variance, nan=np.inf))
+    if np.ptp(f.weights) > 0.0 and not f.v.any():  # draws with weights, of which too few may carry an sd
+        with np.errstate(all="ignore"):
+            squares = f.weights[:, None] * (means - mean) ** 2
+            sd = np.where(squares.sum(axis=0) ** 2 / (squares**2).sum(axis=0) < CARRIERS, np.nan, sd)
     return {"mean": mean, "sd": sd, "lower": ends[0], "upper": ends[1]}
 
 
