@@ -236,8 +236,7 @@ class Corrector:
             weights = self._weights(result, self._draws(0 if shocks is None else shocks.dim), shocks)
         if weights is None:
             return None
-        dim = weights.shocks.dim
-        n = self._draws(dim)
+        n = self._draws(dim := weights.shocks.dim)
         found = self._by_particles(weights, brief) if self._modes else None
         if found is not None:
             return found

@@ -239,9 +239,9 @@ def _unsure(fit: FormulaFit) -> Iterator[str]:
     f = top.straight(top.models(fit.model), rows)[0]
     unsure, ending = vague(f), "; fit.exact().predict() has them"
     if pointed:  # an sd of f below 1 leaves enough draws in any tail
-        wide = rows.some(np.flatnonzero(f.v[0] > 1.0))
-        points, ending = fit.components.pointed(fit.model, wide), ""
-        unsure = np.zeros(0) if points is None or not wide.n else np.isnan(mean_columns(points, 0.05)["sd"])
+        unsure, ending = f.v[0] > 1.0, ""
+        points = fit.components.pointed(fit.model, rows.some(np.flatnonzero(unsure))) if unsure.any() else None
+        unsure = unsure if points is None else np.isnan(mean_columns(points, 0.05)["sd"])
     if count := int(np.count_nonzero(unsure)):
         yield (f"means of {count:,} row{'s' if count > 1 else ''} are known to an order of magnitude only: read their "
                f'intervals. Their sds in predict(kind="mean") rest on the far tail and are NaN{ending}.')
