@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from klimb.latents.corrected_weights import CutWeights, PointWeights
+from klimb.latents.corrected_weights import CutWeights
 from klimb.latents.shocks import ShockMoments, Shocks
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.numerics.arrays import Array
@@ -44,10 +44,11 @@ def cut_posterior(draws: CollapsedDraws, weights: Array, moments: ShockMoments, 
                         spread=turn @ found.spread @ turn.T, with_shared=found.with_shared @ turn.T)
         shares.append(float(own.sum()))
         pieces.append(shocks.matched(found))
+    cut = CutWeights(whole, np.array(shares), tuple(pieces))
     if not pointed:
-        return CutWeights(whole, np.array(shares), tuple(pieces))
+        return cut
     points = shocks.q.shared + (moments.centre + (draws.e - centre) @ turn.T) @ shocks.q.root.T
-    return PointWeights(whole, np.array(shares), tuple(pieces), points, weights)
+    return replace(cut, points=points, point_shares=weights)
 
 
 def skewness(e: Array, weights: Array) -> float:
