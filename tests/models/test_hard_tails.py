@@ -114,6 +114,44 @@ def test_quantiles_of_a_size_without_moments(seed: int, n: int, rate: float) -> 
     assert fit.trust.verdict == "trust"
 
 
+def test_a_size_whose_last_ten_thousandths_alone_have_no_moments():
+    """Counts of revertant colonies (Breslow 1984): 2.4e-4 of the mass lies beyond sizes at which a lattice ends."""
+    y = np.array([15, 21, 29, 16, 18, 21, 16, 26, 33, 27, 41, 60, 33, 38, 41, 20, 27, 42.0])
+    dose = np.repeat([0.0, 10.0, 33.0, 100.0, 333.0, 1000.0], 3)
+    fit = klimb.fit("y ~ dose + more", {"y": y, "dose": dose, "more": np.log(dose + 10.0)}, "negative_binomial")
+    size = next(row for row in fit.table_rows() if row.name == "size")
+    assert np.isnan(size.sd)
+    assert 4.0 < size.lower < 14.4 < size.upper < 80.0
+    assert any("size reaches up to infinity" in note for note in fit.notes)
+
+
+@pytest.mark.parametrize(("seed", "n", "size"), [(0, 20, 3.0), (3, 20, 8.0), (4, 40, 3.0), (5, 80, 8.0), (8, 80, 3.0)])
+def test_moments_of_a_size_are_shown_where_ten_thousand_draws_agree(seed: int, n: int, size: float) -> None:
+    """By the density of u = size^-1/2 at 0, by a sum over a grid."""
+    y = np.random.default_rng(seed).negative_binomial(size, size / (size + 5.0), n)
+    found = klimb.fit("y ~ 1", {"y": y}, "negative_binomial", priors={"Intercept": "normal(0, 2)"}).table_rows()[1]
+    u, b = np.linspace(1e-4, 4.0, 1001), np.log(y.mean()) + np.linspace(-1.5, 1.5, 101)
+    logs = np.array([nbinom.logpmf(y, s**-2, s**-2 / (s**-2 + np.exp(b)[:, None])).sum(axis=1) for s in u])
+    p = np.exp(logs - logs.max() - 0.5 * (b / 2.0) ** 2 - u[:, None]).sum(axis=1)
+    largest = (10_000 * p[0] / (p.sum() * (u[1] - u[0]))) ** 2  # of 10,000 draws of the size
+    low, high = np.interp([0.16, 0.84], np.cumsum(p) / p.sum(), u) ** -2.0
+    moved = largest**2 / 10_000 / (0.5 * (high - low)) ** 2  # of a variance, by that draw alone
+    assert moved > 10.0 or moved < 0.01  # so that no digit decides
+    assert np.isnan(found.sd) == (moved > 10.0)
+
+
+def test_slopes_of_groups_beside_a_size_that_ends_beyond_the_limits():
+    rng = np.random.default_rng(3)
+    g, x = rng.integers(0, 10, 120), rng.standard_normal(120)
+    mean = np.exp(1.0 + 0.3 * x + 0.5 * rng.standard_normal(10)[g])
+    y = rng.negative_binomial(1e5, 1e5 / (1e5 + mean)).astype(float)
+    fits = [klimb.fit("y ~ x + (1 + x | g)", {"y": y, "x": x, "g": g}, family)
+            for family in ("negative_binomial", "poisson")]
+    for row, other in zip(*(fit.table_rows()[:4] for fit in fits), strict=True):
+        assert row.mean == pytest.approx(other.mean, abs=0.3 * other.sd)
+        assert row.sd == pytest.approx(other.sd, rel=0.2)
+
+
 def test_a_size_that_is_known_has_moments() -> None:
     y = np.random.default_rng(1).negative_binomial(2.0, 0.3, 300)
     size = klimb.fit("y ~ 1", {"y": y}, "negative_binomial").table_rows()[1]

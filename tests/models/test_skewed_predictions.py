@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
+from scipy.optimize import minimize
 from scipy.special import expit, gammaln
 
 import klimb
@@ -37,6 +39,56 @@ def test_chances_of_separated_labels_are_those_of_a_grid():
     assert np.abs(np.minimum(found, 1.0 - found) / rare - 1.0).max() < 0.4
     assert np.abs(np.minimum(gaussian, 1.0 - gaussian) / rare - 1.0).max() > 50.0  # what one Gaussian has there
     assert np.abs(fit.predict({"x": NEW}, kind="response")["sd"] / np.sqrt(true * (1.0 - true)) - 1.0).max() < 0.2
+
+
+def lattice(D: np.ndarray, y: np.ndarray, sd: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Weights of a logistic regression on a cubic lattice in standard coordinates, and the mass at each."""
+    def log_density(w: np.ndarray) -> np.ndarray:
+        return -np.logaddexp(0.0, np.where(y > 0, -1.0, 1.0) * (w @ D.T)).sum(axis=-1) - 0.5 * ((w / sd) ** 2).sum(-1)
+
+    top = minimize(lambda w: -log_density(w), np.zeros(len(sd)))
+    centre, root = top.x, np.linalg.cholesky(top.hess_inv)
+    for step in (0.6, 0.5, 0.4, 0.3):  # each lattice says where the next one should lie
+        line = np.arange(-7.0, 7.0 + step, step)
+        turn = np.linalg.qr(np.arange(1.0, 1.0 + len(sd) ** 2).reshape(len(sd), -1) ** 0.5)[0]
+        w = centre + np.stack(np.meshgrid(*[line] * len(sd), indexing="ij"), -1).reshape(-1, len(sd)) @ (root @ turn).T
+        logs = np.concatenate([log_density(some) for some in np.array_split(w, 50)])
+        w, p = w[logs > logs.max() - 25.0], np.exp(logs[logs > logs.max() - 25.0] - logs.max())
+        p /= p.sum()
+        centre = p @ w
+        root = np.linalg.cholesky((w - centre).T @ (p[:, None] * (w - centre)))
+    return w, p
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_chances_that_a_column_nearly_separates_have_the_sds_and_ends_of_a_lattice(seed):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((40, 2))
+    x -= x.mean(axis=0)
+    f = 5.0 * x[:, 0] + x[:, 1]
+    y = (f > 0.0).astype(float)
+    y[np.argsort(np.abs(f))[2]] = 1.0 - y[np.argsort(np.abs(f))[2]]  # but for one row
+    priors = {"Intercept": "normal(0, 10)", "a": "normal(0, 5)", "b": "normal(0, 5)"}
+    fit = klimb.fit("y ~ a + b", {"y": y, "a": x[:, 0], "b": x[:, 1]}, "bernoulli", priors=priors)
+    D = np.column_stack([np.ones(50), np.vstack([x, 1.5 * x[:10]])])
+    found = fit.predict({"a": D[:, 1], "b": D[:, 2]})
+    w, p = lattice(D[:40], y, np.array([10.0, 5.0, 5.0]))
+    for row, (mean, sd, lower, upper) in zip(D, zip(*(found[name] for name in ("mean", "sd", "lower", "upper")),
+                                                    strict=True), strict=True):
+        chance = expit(w @ row)
+        order = np.argsort(chance)
+        true = p @ chance
+        spread = np.sqrt(p @ (chance - true) ** 2)
+        ends = chance[order][np.searchsorted(np.cumsum(p[order]), [0.05, 0.95])]
+        assert abs(mean - true) < 0.02 * spread
+        squares = np.cumsum((p * (chance - true) ** 2)[np.argsort(-np.abs(chance - true))])
+        carried = np.cumsum(p[np.argsort(-np.abs(chance - true))])[np.searchsorted(squares, 0.5 * squares[-1])]
+        # By sixteen Gaussians up to ten times as much, where half of the variance has little of the mass, too.
+        assert abs(sd / spread - 1.0) < 0.1 or (np.isnan(sd) and carried < 1e-3)
+        assert np.abs(np.array([lower, upper]) - ends).max() < 0.2 * spread
+    untold = np.isnan(found["sd"][:40]).sum()
+    assert untold < 8
+    assert any("order of magnitude" in note for note in fit.notes) == (untold > 0)
 
 
 def test_draws_and_files_know_of_it_too(tmp_path):

@@ -90,6 +90,8 @@ class WidenedWeights(WeightPosterior):
 class CutWeights(WeightPosterior):
     """``whole`` answers for means and covariances; draws, and chances that hang on tails, come from the ``pieces``.
 
+    Weighted draws of the exact posterior, its ``points``, tell of chances near 0 what no few pieces do.
+
     >>> from klimb.latents.weights_posterior import DenseWeights
     >>> ends = DenseWeights(np.array([-1.0]), np.eye(1)), DenseWeights(np.array([1.0]), np.eye(1))
     >>> q = CutWeights(DenseWeights(np.zeros(1), np.sqrt(2.0) * np.eye(1)), np.full(2, 0.5), ends)
@@ -101,10 +103,12 @@ class CutWeights(WeightPosterior):
     whole: WeightPosterior
     shares: Array
     pieces: tuple[WeightPosterior, ...]
+    points: Array = field(default_factory=lambda: np.zeros((0, 0)))  # (n, D)
+    point_shares: Array = field(default_factory=lambda: np.zeros(0))
 
     def with_prior_of(self, other: WeightPosterior) -> CutWeights:
-        return CutWeights(self.whole.with_prior_of(other), self.shares,
-                          tuple(piece.with_prior_of(other) for piece in self.pieces))
+        return replace(self, whole=self.whole.with_prior_of(other),
+                       pieces=tuple(piece.with_prior_of(other) for piece in self.pieces))
 
     @property
     def mean(self) -> Array:  # type: ignore[override]
@@ -132,6 +136,8 @@ class CutWeights(WeightPosterior):
         return tuple(zip(self.shares.tolist(), self.pieces, strict=True))
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
+        if self.points.size:
+            return np.asarray(self.points[rng.choice(len(self.points), n, p=self.point_shares)])
         counts = rng.multinomial(n, self.shares / self.shares.sum())
         draws = [piece.sample(int(count), rng) for piece, count in zip(self.pieces, counts, strict=True)]
         return np.asarray(rng.permutation(np.concatenate(draws)))

@@ -171,6 +171,11 @@ class Shocks:
         return self.dim > MOST_SHARED and self.outputs == 1
 
     @property
+    def simple(self) -> bool:
+        """Whether the weights are these shocks in other units: no levels, no several outputs, nothing unseen."""
+        return not (self.own.size or self.unseen.size or self.remade) and self.outputs == 1
+
+    @property
     def dim(self) -> int:
         return int(self.q.root.shape[1])
 

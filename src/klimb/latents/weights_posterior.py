@@ -37,6 +37,8 @@ class WeightPosterior(ABC):
     lends: ClassVar[bool] = False  # whether what was added to it can be added to another, see `lent`
     by_levels: ClassVar[bool] = False  # whether some of the weights belong to levels, each to one
     cubes: Array = np.zeros((0, 0))  # its third central moments, if they are known: see `third_moments`
+    points: Array = np.zeros((0, 0))  # draws of it with weights, if those are known: see `CutWeights`
+    point_shares: Array = np.zeros(0)
     mean: Array
 
     @property

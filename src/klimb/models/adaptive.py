@@ -115,7 +115,8 @@ class _Points:
             lower = tail - FARTHER / power * own
             if fall < SLOW and -self.objective(lower) - fall < SLOPE * FARTHER:
                 centre[j] = power * mode[j] - 2.0 * abs(power) * sd
-                vanishing[j] = max(0.5 * np.round(2.0 * (self.fits[-1].slope[j] / power - 1.0)), 0.0)
+                # Beyond the limits no slope is known; 0 comes first, as NaN is not larger.
+                vanishing[j] = max(0.0, 0.5 * np.round(2.0 * (self.fits[-1].slope[j] / power - 1.0)))
         return HalfLines(centre, powers, vanishing)
 
     def part(self, number: int) -> tuple[WeightPosterior, Status, Correction | None] | None:

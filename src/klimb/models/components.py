@@ -17,7 +17,7 @@ from klimb.latents.weights_posterior import WeightPosterior
 from klimb.numerics.arrays import Array, Index
 from klimb.numerics.dense import psd_square_root, threads_for
 from klimb.numerics.lowdiscrepancy import normal_draws
-from klimb.numerics.mixtures import mixture_moments, mixture_quantile
+from klimb.numerics.mixtures import mixture_moments, mixture_quantile, points_quantiles
 from klimb.numerics.proposals import split_normal
 from klimb.numerics.surrogate import squared_distances
 from klimb.sites.prediction import draw_response
@@ -156,6 +156,16 @@ class Components:
         parted = self.parted
         return parted.under(parted.models(model), prepared, **options)
 
+    def pointed(self, model: Any, prepared: Any, **options: Any) -> Latents | None:
+        """f at prepared rows under weighted draws of the weights; None where such draws are not known."""
+        part = self.parts[0]
+        if len(self.parts) > 1 or not part.points.size:
+            return None
+        functionals = model.functionals(prepared, **options)
+        m = functionals.shift + part.push(functionals.L, part.points)
+        v = np.broadcast_to(functionals.rest, m.shape)
+        return Latents(part.point_shares, m, v, (model.moved(self.theta[0]),) * len(m))
+
     def under(self, models: Sequence[Any], prepared: Any, **options: Any) -> Latents:
         """The same with the model of every point at hand."""
         f, skewness = self.straight(models, prepared, **options)
@@ -285,6 +295,17 @@ class Latents:
         away = self.m - self.weights @ self.m
         return np.asarray(self.weights @ (away**3 + 3.0 * away * self.v))
 
+    def by_model(self) -> list[tuple[Any, Any]]:
+        """Every model, and which points are its own."""
+        every, number = {id(model): model for model in self.models}, np.array([id(model) for model in self.models])
+        return [(model, number == key if len(every) > 1 else slice(None)) for key, model in every.items()]
+
+    def sites(self, aux: Any = None) -> list[Any]:
+        """That of y at new rows for each point, one for all points of the same model."""
+        every = {id(model): model for model in self.models}
+        known = {key: model.new_site(aux) for key, model in every.items()}
+        return [known[id(model)] for model in self.models]
+
     def predictors(self, sites: Sequence[Any]) -> tuple[Latents, Array]:
         """Of the mean of y, with the site of each point, and the (shift, slope) of each that makes them of f."""
         maps = np.array([site.mean_predictor for site in sites], dtype=np.float64)
@@ -298,7 +319,7 @@ class Latents:
         f is a logarithm, or something of the kind, moments of e^f hang on third moments themselves, if each point has
         its own.
         """
-        every, _ = self.predictors([model.new_site(None) for model in self.models])
+        every, _ = self.predictors(self.sites())
         unit = np.inf if len(skewness) == 1 or self.models[0].likelihood.link.name == "identity" else 1.0
         spread = np.clip(every.moments()[1], 1e-200, unit)
         size = np.abs(every.weights @ (every.v**1.5 * skewness)) / spread**1.5
@@ -331,6 +352,11 @@ class Latents:
 
     def quantile(self, p: float) -> Array:
         return mixture_quantile(self.weights, self.m, np.sqrt(self.v), p)
+
+    def interval(self, tail: float) -> list[Array]:
+        """The ends beyond which lies ``tail`` on either side."""
+        ends = (tail, 1.0 - tail)
+        return [self.quantile(p) for p in ends] if self.v.any() else points_quantiles(self.weights, self.m, ends)
 
 
 def _columns_differ(one: Any, other: Any) -> bool:

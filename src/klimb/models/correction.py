@@ -33,13 +33,13 @@ from klimb.models.repair import (
     shared_modes,
 )
 from klimb.numerics.arrays import Array
-from klimb.numerics.lowdiscrepancy import matched_draws
+from klimb.numerics.lowdiscrepancy import matched_draws, normal_draws
 from klimb.numerics.pareto import RELIABLE, SmoothedWeights, smooth_log_weights
 from klimb.numerics.proposals import DEGREES, StudentMixture, student_log_density
 from klimb.trust.collapsed import CollapsedDraws, CollapsedWeights, ShockWeights
 from klimb.trust.coupled import coupled_weights
 from klimb.trust.gap import EvidenceGaps, leading_moments
-from klimb.trust.pieces import cut_posterior
+from klimb.trust.pieces import ROUND, cut_posterior, skewness
 from klimb.trust.weights import bends
 
 GAIN_DRAWS, PROBE_DRAWS, FEWEST_DRAWS, DRAWS_PER_WEIGHT, MOST_DRAWS = 8, 16, 16, 8, 2048
@@ -59,6 +59,7 @@ MILD = 1.15  # growth of an sd up to which leading order tells it to 2%, better 
 USABLE = 0.15  # effective draws over draws from which moments are taken
 ENOUGH = 1000  # effective draws at the only theta: means to 0.03 sd, sds to 2%
 ENOUGH_MANY, MANY_VALUES = 4000, 3e6  # the same, and values, where third moments alone stand for tails: sds to 1%
+MOST_POINTED, POINTS = 8, 2048  # weights up to which draws are kept, and how many for each: ends of chances to 0.15 sd
 UNHARMED = 0.5  # effective draws over draws above which the weights at one of many theta are kept in a repair
 WRONG_ALONE, WRONG_EACH = 0.08, 0.2  # standard errors above which they are of no use: at the only theta, at one of many
 LIKELY = 0.005  # share of a point of theta, over that of the heaviest, from which its own weights must be usable
@@ -235,8 +236,7 @@ class Corrector:
             weights = self._weights(result, self._draws(0 if shocks is None else shocks.dim), shocks)
         if weights is None:
             return None
-        dim = weights.shocks.dim
-        n = self._draws(dim)
+        n = self._draws(dim := weights.shocks.dim)
         found = self._by_particles(weights, brief) if self._modes else None
         if found is not None:
             return found
@@ -248,10 +248,17 @@ class Corrector:
             return None
         smoothed = smooth_log_weights(draws.log_weights)
         uneven = (smoothed.khat > 0.5 and smoothed.effective < n / (1.0 + EVEN)) or smoothed.effective < 0.8 * n
+        pointed = (self._alone and dim <= MOST_POINTED and weights.shocks.simple and smoothed.effective > 2 * dim
+                   and POINTS * weights.work <= MANY_VALUES
+                   and (uneven or skewness(draws.e, smoothed.normalised) > ROUND))
         few = uneven and (dim <= WIDE_DIM or smoothed.effective < UNHARMED * n)  # too few to tell of directions
         # What several classes share has the moments of its prior by matched draws alone.
         tails = np.zeros((dim, 0)) if few or weights.shocks.outputs > 1 else _skewed(draws, smoothed.normalised)
-        if smoothed.effective > 2 * dim and (tails.size or (uneven and dim <= WIDE_DIM)):
+        if pointed:
+            n, rows = max(n, min(POINTS * dim, int(MANY_VALUES / weights.work))), weights.shocks.shared_rows
+            every = np.linalg.eigh(rows.T @ rows)[1][:, ::-1]  # those first in which rows differ most
+            draws, smoothed = _wider(weights, draws, smoothed, n, seed, every)
+        elif smoothed.effective > 2 * dim and (tails.size or (uneven and dim <= WIDE_DIM)):
             draws, smoothed = _wider(weights, draws, smoothed, n, seed, tails)
             enough, most = (ENOUGH, MOST_VALUES) if dim <= IN_PIECES else (ENOUGH_MANY, MANY_VALUES)
             while self._alone and smoothed.effective < enough and 2 * n * weights.work <= most:
@@ -266,7 +273,7 @@ class Corrector:
         parts: tuple[tuple[float, WeightPosterior], ...] = ()
         if efficiency >= USABLE:
             pieces = self._budget(brief).pieces
-            parts = ((1.0, cut_posterior(draws, share, draws.moments(share), weights.shocks, pieces)),)
+            parts = ((1.0, cut_posterior(draws, share, draws.moments(share), weights.shocks, pieces, pointed)),)
         third = _third(weights.shocks, draws.third(share)) if parts and dim <= WIDE_DIM else NOTHING
         untold = parts and weights.shocks.outputs == 1 and not _complete(third, weights.shocks)
         if untold and (self._count % COUNTED == 1 or not weights.shocks.own.size):  # with levels third moments alone
@@ -391,19 +398,20 @@ def _wider(weights: ShockWeights, first: CollapsedDraws, smoothed: SmoothedWeigh
     values, vectors = np.linalg.eigh(found.spread)
     root, dim = np.linalg.cholesky((vectors * np.maximum(values, 0.25)) @ vectors.T), len(values)
     if tails.size:
-        z, along = matched_draws(n, dim, seed=seed + SEEDS), np.linalg.qr(np.linalg.solve(root, tails))[0]
-        own = z @ along
-        far = TAIL * stdtrit(DEGREES, ndtr(own))
-        log_proposal = student_log_density((far / TAIL) ** 2, 1, np.log(TAIL)).sum(axis=1)
-        log_proposal += _log_normal(z - own @ along.T, dim - far.shape[1])
-        z = z + (far - own) @ along.T
+        along, own = np.linalg.qr(np.linalg.solve(root, tails), mode="complete")[0], tails.shape[1]
+        every = own == dim
+        z, wide = (normal_draws if every else matched_draws)(n, dim, seed=seed + SEEDS), 1.0 if every else TAIL
+        z[:, :own] = wide * stdtrit(DEGREES, ndtr(z[:, :own]))
+        log_proposal = student_log_density((z[:, :own] / wide) ** 2, 1, np.log(wide)).sum(axis=1)
+        log_proposal += _log_normal(z[:, own:], dim - own)
+        root = root @ along
     else:
         t = StudentMixture(np.ones(1), np.zeros((1, dim)), (1.0 + WIDER / np.sqrt(dim)) * np.eye(dim)[None])
         z = t.draws(n, seed)
         log_proposal = t.log_density(z)
     e = found.centre + z @ root.T
     draws = weights(e)
-    log_ratio = _log_normal(e, dim) - log_proposal + np.log(np.diagonal(root)).sum()
+    log_ratio = _log_normal(e, dim) - log_proposal + np.linalg.slogdet(root)[1]
     draws = replace(draws, log_weights=draws.log_weights + log_ratio)
     return draws, smooth_log_weights(draws.log_weights)
 

@@ -250,7 +250,8 @@ class FormulaFit(Fit):
         Returns
         -------
         frame
-            Columns ``mean, sd, lower, upper``; NaN in rows with a missing value.
+            Columns ``mean, sd, lower, upper``; NaN in rows with a missing value. The sd alone is NaN where it rests on
+            a far tail with next to none of the mass; a note names how many rows of the fit that are.
         """
         if is_elsewhere(new):
             return by_blocks(new, self.encoder, lambda frame: self.predict(frame, kind=kind, interval=interval, re=re))

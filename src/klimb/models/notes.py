@@ -14,7 +14,7 @@ from klimb.formula.factors import INTERCEPT, BasisFactor, Factor, LevelFactor, P
 from klimb.formula.nodes import Name, Operation
 from klimb.likelihoods import Likelihood, Observed
 from klimb.models.components import marginal_quantile
-from klimb.models.prediction import by_leading_order, vague
+from klimb.models.prediction import by_leading_order, mean_columns, vague
 from klimb.models.tabulate import limits_reached
 from klimb.priors import PositivePrior
 from klimb.report.text import plain
@@ -234,15 +234,20 @@ def posterior_notes(fit: FormulaFit, priors: Mapping[str, Any] | None) -> tuple[
 
 
 def _unsure(fit: FormulaFit) -> Iterator[str]:
-    """Rows whose mean, exp(f), is known to an order of magnitude, in fits that are corrected to leading order alone."""
-    if fit.linear.rows is None or not by_leading_order(fit.components, fit.model.likelihood):
+    """Rows whose mean is known to an order of magnitude, by draws with weights or by a correction to leading order."""
+    top, rows = fit.components.pruned(1.0), fit.linear.rows
+    pointed = bool(top.parts[0].points.size)
+    if rows is None or not (pointed or by_leading_order(fit.components, fit.model.likelihood)):
         return
-    top = fit.components.pruned(1.0)
-    rows = int(np.count_nonzero(vague(top.straight(top.models(fit.model), fit.linear.rows)[0])))
-    if rows:
-        yield (f"means of {rows:,} row{'s' if rows > 1 else ''} are known to an order of magnitude only: read their "
-               'intervals. Their sds in predict(kind="mean") rest on the far upper tail and are NaN; '
-               "fit.exact().predict() has them.")
+    f = top.straight(top.models(fit.model), rows)[0]
+    unsure, ending = vague(f), "; fit.exact().predict() has them"
+    if pointed:  # an sd of f below 1 leaves enough draws in any tail
+        unsure, ending = f.v[0] > 1.0, ""
+        points = fit.components.pointed(fit.model, rows.some(np.flatnonzero(unsure))) if unsure.any() else None
+        unsure = unsure if points is None else np.isnan(mean_columns(points, 0.05)["sd"])
+    if count := int(np.count_nonzero(unsure)):
+        yield (f"means of {count:,} row{'s' if count > 1 else ''} are known to an order of magnitude only: read their "
+               f'intervals. Their sds in predict(kind="mean") rest on the far tail and are NaN{ending}.')
 
 
 def _common(fit: FormulaFit) -> Iterator[str]:

@@ -31,22 +31,27 @@ AT_A_TIME = 1 << 17  # rows of files
 TOGETHER = 2**19  # rows times points of theta that are predicted together
 SAMPLED, TELLING = 500, 1e-4  # rows that are asked, and differences of predictions that they notice, in sds
 VAGUE = 1.5  # sd of a log mean, at the likeliest theta, from which leading order leaves the sd of the mean open
+CARRIERS = 40  # effective draws from which an sd is right to a tenth
 NODES = {5: (0.0, 0.1), 10: (0.1, 0.5), 20: (0.5, 1.0), 48: (1.0, np.inf)}  # for the sd of the mean of y, by sds of f
 
 
-def columns_of(f: Latents, kind: PredictionKind, tail: float, levels: tuple[str, ...], aux: Any) -> dict[str, Array]:
-    """The columns of one kind of prediction; with "all", those of each, told apart by their prefix."""
+def columns_of(f: Latents, kind: PredictionKind, tail: float, levels: tuple[str, ...], aux: Any,
+               points: Latents | None = None) -> dict[str, Array]:
+    """The columns of one kind of prediction; with "all", those of each, told apart by their prefix.
+
+    Where f is known at weighted ``points``, what is said of it and of the mean of y comes from there.
+    """
     require(kind in KINDS, 'kind must be "mean", "latent", "response" or "all"', repr(kind),
             "mean is the default; latent is the linear predictor, response is y itself.")
     likelihood = f.models[0].likelihood
     classes = likelihood.response in ("ordered", "classes")
     some = f.thinned(MOST_DRAWS).for_sites()
-    sites = [model.new_site(aux) for model in some.models]
+    sites = some.sites(aux)
     columns: dict[str, Array] = {}
     if kind in ("latent", "all"):
-        columns |= _prefixed("f_" if kind == "all" else "", latent_columns(f, tail, likelihood.fields))
+        columns |= _prefixed("f_" if kind == "all" else "", latent_columns(points or f, tail, likelihood.fields))
     if kind in ("mean", "all"):
-        columns |= level_columns(some, sites, levels) if classes else mean_columns(f, tail)
+        columns |= level_columns(some, sites, levels) if classes else mean_columns(points or f, tail)
     if kind == "response" or (kind == "all" and has_moments(sites[0])):
         columns |= _prefixed("y_" if kind == "all" else "", response_columns(some, sites, tail))
     return columns
@@ -64,8 +69,12 @@ def columns_by_rows(components: Components, model: Any, prepared: Any, kind: Pre
     untold = kind in ("mean", "all") and by_leading_order(components, model.likelihood)
 
     def columns(some: Any, parts: Components, models: Any) -> dict[str, Array]:
-        f, skewness = parts.straight(models, prepared.some(some), **options)
-        found = columns_at(f, skewness, {name: values[some] for name, values in (aux or {}).items()})
+        rows, own = prepared.some(some), {name: values[some] for name, values in (aux or {}).items()}
+        points = whole.pointed(model, rows, **options) if kind != "response" else None
+        if points is not None and kind != "all":
+            return columns_of(points, kind, tail, levels, None)
+        f, skewness = parts.straight(models, rows, **options)
+        found = columns_of(f, kind, tail, levels, own or None, points) if points else columns_at(f, skewness, own)
         if untold:
             found["sd"] = np.where(vague(f), np.nan, found["sd"])
         return found
@@ -83,7 +92,7 @@ def columns_by_rows(components: Components, model: Any, prepared: Any, kind: Pre
                 found.setdefault(name, np.empty(len(shows)))[at] = values
         return found
 
-    components = components.parted
+    whole, components = components, components.parted
     n, many = prepared.n, len(components.weights) * prepared.n > TOGETHER
     one = components.condensed() if fitted and many else None
     if one is not None:
@@ -93,7 +102,7 @@ def columns_by_rows(components: Components, model: Any, prepared: Any, kind: Pre
         if all((np.abs(exact[name] - few[name]) <= TELLING * sd).all() for name in exact):
             components = one
     models, found = components.models(model), dict[str, Array]()
-    size = max(TOGETHER // len(models), 1)
+    size = max(TOGETHER // max(len(models), len(whole.parts[0].points)), 1)
     for begin in range(0, max(n, 1), size):
         rows = slice(begin, begin + size)
         for name, values in columns(rows, components, models).items():
@@ -120,7 +129,8 @@ def _prefixed(prefix: str, columns: dict[str, Array]) -> dict[str, Array]:
 def latent_columns(f: Latents, tail: float, fields: tuple[str, ...] = ("mu",)) -> dict[str, Array]:
     """f: its mean, sd and quantiles; where a datum has several, a set of columns for each."""
     mean, variance = f.moments()
-    every = {"mean": mean, "sd": np.sqrt(variance), "lower": f.quantile(tail), "upper": f.quantile(1.0 - tail)}
+    low, high = f.interval(tail)
+    every = {"mean": mean, "sd": np.sqrt(variance), "lower": low, "upper": high}
     if len(fields) == 1:
         return every
     return {f"{name}({field})": values.reshape(len(fields), -1)[k]
@@ -130,18 +140,24 @@ def latent_columns(f: Latents, tail: float, fields: tuple[str, ...] = ("mu",)) -
 def mean_columns(f: Latents, tail: float) -> dict[str, Array]:
     """E[y | f] as f is uncertain: its mean (that of y), its sd, and the transformed quantiles of f."""
     likelihood = f.models[0].likelihood
-    sites = [model.new_site(None) for model in f.models]
+    sites = f.sites()
     if moments_missing(f.weights, sites)[0] > HEAVY:
         nothing = np.full(f.m.shape[1], np.nan)
-        quantiles = {"lower": f.quantile(tail), "upper": f.quantile(1.0 - tail), "median": f.quantile(0.5)}
-        return {"mean": nothing, "sd": nothing.copy(), **quantiles}
+        low, high = f.interval(tail)
+        return {"mean": nothing, "sd": nothing.copy(), "lower": low, "upper": high, "median": f.quantile(0.5)}
     f, _ = f.predictors(sites)
-    pairs = [mean_moments(model, m, v) for model, m, v in zip(f.models, f.m, f.v, strict=True)]
+    means, variances = np.empty_like(f.m), np.empty_like(f.m)
+    for model, own in f.by_model():
+        found = mean_moments(model, f.m[own].ravel(), f.v[own].ravel())
+        means[own], variances[own] = (values.reshape(-1, f.m.shape[1]) for values in found)
     with np.errstate(over="ignore", invalid="ignore"):
-        mean, variance = mixture_moments(f.weights, np.array([a for a, _ in pairs]), np.array([b for _, b in pairs]))
-    inverse = likelihood.link.inverse
-    ends = np.sort([inverse(f.quantile(tail)), inverse(f.quantile(1.0 - tail))], axis=0)
+        mean, variance = mixture_moments(f.weights, means, variances)
+    ends = np.sort([likelihood.link.inverse(end) for end in f.interval(tail)], axis=0)
     sd = np.sqrt(np.nan_to_num(variance, nan=np.inf))
+    if np.ptp(f.weights) > 0.0 and not f.v.any():  # draws with weights, of which too few may carry an sd
+        with np.errstate(all="ignore"):
+            squares = f.weights[:, None] * (means - mean) ** 2
+            sd = np.where(squares.sum(axis=0) ** 2 / (squares**2).sum(axis=0) < CARRIERS, np.nan, sd)
     return {"mean": mean, "sd": sd, "lower": ends[0], "upper": ends[1]}
 
 
@@ -221,7 +237,9 @@ def moments_missing(weights: Array, sites: list[Site]) -> tuple[float, float]:
     one = np.zeros(1)
     if sites[0].log_concave or sites[0].response != "real" or not has_moments(sites[0]):
         return 0.0, 0.0
-    found = [site.rows(slice(0, 1)).response_moments(one, one) for site in sites]
+    each = {id(site): site for site in sites}
+    known = {key: site.rows(slice(0, 1)).response_moments(one, one) for key, site in each.items()}
+    found = [known[id(site)] for site in sites]
     lost = np.array([[np.isnan(mean[0]), not np.isfinite(variance[0])] for mean, variance in found])
     return float(weights @ lost[:, 0]), float(weights @ lost[:, 1])
 

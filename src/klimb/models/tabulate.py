@@ -28,7 +28,8 @@ MANY = 200  # points of theta from which their own quantiles are taken
 DIFFERENCE = 1e-6  # in theta, for the derivative of what is printed
 REACHES = 0.01  # mass below a tenth of the median from which a limit counts as reached; a flat density has 0.05
 LAST, MOST_OF = 0.005, 0.3  # mass of the largest values, and the share of a variance from which that rests on them
-NO_END = 1e-4  # the same at infinity without moments: from here on 10,000 exact draws would disagree about an sd
+DRAWS, SHOWS = 10_000, 0.1  # exact draws that would disagree about a mean or sd, and by how many sds
+BINS = 12  # of the points below the median, whose density is followed to the end
 
 
 def mixture_rows(names: Sequence[str], weights: Array, means: Array, sds: Array, tail: float,
@@ -100,8 +101,10 @@ def limits_reached(theta: Theta, components: Components) -> dict[str, float]:
     points, weights = components.marginal_points
     found: dict[str, float] = {}
     for block in theta.blocks if components.integrated else ():
-        shares = _at_limit(block, block.reported(points[:, theta.slice_of(block)]), weights)
-        found |= {name: power for name, (power, share) in shares.items() if share > (REACHES if power > 0 else NO_END)}
+        values = block.reported(points[:, theta.slice_of(block)])
+        lost = [name for name, (_, no_sd) in _without_end(block, values, weights).items() if no_sd]
+        found |= {name: power for name, (power, share) in _at_limit(block, values, weights).items() if name in lost
+                  or (not -2.0 <= power < 0.0 and share > (REACHES if power > 0.0 else 1.0 / DRAWS))}
     return found
 
 
@@ -136,11 +139,41 @@ def _moments(block: ParameterBlock, values: Array, weights: Array) -> tuple[Arra
     """
     mean = np.asarray(weights @ values)
     sd = np.sqrt(weights @ (values - mean) ** 2)
-    for name, (power, share) in _at_limit(block, values, weights).items():
-        for moments, order in ((mean, 1.0), (sd, 2.0)):
-            if -order <= power < 0.0 and share > NO_END:
+    for name, lost in _without_end(block, values, weights).items():
+        for moments, gone in zip((mean, sd), lost, strict=True):
+            if gone:
                 moments[block.names.index(name)] = np.nan
     return mean, sd
+
+
+def _without_end(block: ParameterBlock, values: Array, weights: Array) -> dict[str, tuple[bool, bool]]:
+    """Of parameters whose value^power, of negative power, may be 0: whether mean and sd are infinite, and it shows.
+
+    They are where the density of u = value^power is positive at 0, and it shows where one of `DRAWS` draws comes so
+    near to 0 that it moves their mean by a tenth of an sd, or their sd by a tenth. Points may end before that: what
+    the data say is smooth in u^2, which is 1 / size where u is size^-1/2, and a cubic through the lower half goes on.
+    """
+    found = {}
+    for name, prior in block.priors().items():
+        power = float(getattr(prior, "power", 1.0))
+        if power >= 0.0 or name not in block.names:
+            continue
+        u = values[:, block.names.index(name)] ** power
+        order = np.argsort(u, kind="stable")
+        upto = np.cumsum(weights[order]) / weights.sum()
+        low, median, high = u[order][np.searchsorted(upto, [ndtr(-1.0), 0.5, ndtr(1.0)]).clip(max=len(u) - 1)]
+        edges = np.linspace(u.min(), median, BINS + 1)
+        density = np.histogram(u, edges, weights=weights)[0] / (weights.sum() * max(edges[1] - edges[0], 1e-300))
+        middle, some = 0.5 * (edges[1:] + edges[:-1]), density > 0.0
+        if some.sum() < BINS // 2:
+            continue
+        told = np.log(density[some]) + middle[some] / getattr(prior, "mean", np.inf)  # by the data alone
+        at_end = np.polynomial.Polynomial.fit(middle[some] ** 2, told, 3)(0.0)
+        largest = (DRAWS * np.exp(min(at_end, 100.0))) ** (-1.0 / power)
+        sd = 0.5 * (low ** (1.0 / power) - high ** (1.0 / power))
+        found[name] = (power >= -1.0 and largest / DRAWS > SHOWS * sd,
+                       power >= -2.0 and largest**2 / DRAWS > 2.0 * SHOWS * sd**2)
+    return found
 
 
 def _at_limit(block: ParameterBlock, values: Array, weights: Array) -> dict[str, tuple[float, float]]:

@@ -21,19 +21,17 @@ EFFECTIVE = 6  # draws of a piece that are effective for each of its directions,
 
 
 def cut_posterior(draws: CollapsedDraws, weights: Array, moments: ShockMoments, shocks: Shocks,
-                  most: int) -> WeightPosterior:
-    """The posterior with ``moments``, in up to ``most`` pieces where it is far from Gaussian and draws are enough."""
+                  most: int, pointed: bool = False) -> WeightPosterior:
+    """The posterior with ``moments``, in up to ``most`` pieces where it is far from Gaussian and draws are enough.
+
+    With the draws themselves where it is to be ``pointed``.
+    """
     whole = shocks.matched(moments)
     if most < 2:
         return whole
-    centre = weights @ draws.e
-    away = draws.e - centre
-    root = np.linalg.cholesky(away.T @ (weights[:, None] * away) + 1e-9 * np.eye(away.shape[1]))
-    z = np.linalg.solve(root, away.T).T
-    if weights @ (z @ _reach(z, weights)) ** 3 < ROUND:
-        return whole
-    places = _pieces(z, weights, most)
-    if len(places) == 1:
+    centre, root, z = _whitened(draws.e, weights)
+    places = _pieces(z, weights, most) if pointed or _lean(z, weights) >= ROUND else []
+    if len(places) <= 1 and not pointed:
         return whole
     # Draws have noise that the moments are free of: what is left of it in the pieces together is taken out.
     turn = np.linalg.cholesky(moments.spread + 1e-9 * np.eye(len(root))) @ np.linalg.inv(root)
@@ -46,7 +44,28 @@ def cut_posterior(draws: CollapsedDraws, weights: Array, moments: ShockMoments, 
                         spread=turn @ found.spread @ turn.T, with_shared=found.with_shared @ turn.T)
         shares.append(float(own.sum()))
         pieces.append(shocks.matched(found))
-    return CutWeights(whole, np.array(shares), tuple(pieces))
+    cut = CutWeights(whole, np.array(shares), tuple(pieces))
+    if not pointed:
+        return cut
+    points = shocks.q.shared + (moments.centre + (draws.e - centre) @ turn.T) @ shocks.q.root.T
+    return replace(cut, points=points, point_shares=weights)
+
+
+def skewness(e: Array, weights: Array) -> float:
+    """Of weighted points, across the first cut."""
+    return _lean(_whitened(e, weights)[2], weights)
+
+
+def _whitened(e: Array, weights: Array) -> tuple[Array, Array, Array]:
+    """Mean, root of the covariance and standard coordinates of weighted points."""
+    centre = weights @ e
+    away = e - centre
+    root = np.linalg.cholesky(away.T @ (weights[:, None] * away) + 1e-9 * np.eye(away.shape[1]))
+    return centre, np.asarray(root), np.asarray(np.linalg.solve(root, away.T).T)
+
+
+def _lean(z: Array, weights: Array) -> float:
+    return float(weights @ (z @ _reach(z, weights)) ** 3)
 
 
 def _pieces(z: Array, weights: Array, most: int) -> list[Any]:
