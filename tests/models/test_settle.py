@@ -1,5 +1,6 @@
 """One prior scale that loose fits have moved: near the peak that a search from afar finds, with fewer fits."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,9 @@ def test_a_quarter_of_the_rows_begins_a_wide_fit_and_all_rows_end_it() -> None:
     peak = find_peak(fit.model.moved(fit.model.theta.start), fit.observed, tol=1e-5)
     assert fit.model.by_gram
     assert fit.model.at[0] == pytest.approx(peak.model.at[0], abs=5e-3)  # of which bounds know the square
-    assert fit.bound == pytest.approx(peak.result.bound, abs=1e-5)
+    heights = [model.infer(fit.observed, tol=1e-9).bound + model.log_prior()[0] for model in (fit.model, peak.model)]
+    assert heights[0] == pytest.approx(heights[1], abs=1e-6)
+    assert fit.bound == pytest.approx(heights[0] - fit.model.log_prior()[0], abs=1e-5)
 
 
 def test_marginals_and_slope_of_a_wide_model_follow_its_scale_with_the_sites_held() -> None:
@@ -90,3 +93,19 @@ def test_marginals_and_slope_of_a_wide_model_follow_its_scale_with_the_sites_hel
     np.testing.assert_allclose(dm, (up.m - down.m) / (2 * step), atol=1e-6)
     np.testing.assert_allclose(dv, (up.v - down.v) / (2 * step), atol=1e-6)
     assert bend == pytest.approx((slopes[0] - slopes[1]) / (2 * step), rel=1e-5)
+
+
+def test_single_precision_on_the_way_leaves_the_answer_in_double() -> None:
+    rng = np.random.default_rng(7)
+    X = rng.standard_normal((600, 700)) * (rng.random((600, 700)) < 0.05)
+    fit = GLMClassifier(standardize=True).fit(X, X @ rng.standard_normal(700) + rng.logistic(size=600) > 0).fit_
+    begun = settled(Settled(replace(fit.model.moved(fit.model.theta.start), loose=True)), fit.observed, 1e-6)
+    assert not fit.model.loose
+    assert not begun.model.loose
+    assert begun.result is not None
+    exact = begun.model.infer(fit.observed, tol=1e-10).posterior
+    q = begun.result.posterior
+    np.testing.assert_allclose((q.m - exact.m) / np.sqrt(exact.v), 0.0, atol=1e-3)
+    np.testing.assert_allclose(q.v, exact.v, rtol=2e-3)
+    again = begun.model.latent.factor(q.gamma)
+    np.testing.assert_allclose(q.v, again.variances(), rtol=1e-10)  # of its own sites, in double precision

@@ -162,13 +162,13 @@ def _scaled_products(factor: Factor, sd: Array, bends: npt.NDArray[np.bool_] | N
 def _at_once(blocks: tuple[Factor, ...], sd: Array) -> Any:
     """The products with R of several blocks that have one X: two products with that instead of two for each block."""
     given = [found for part in blocks if (found := part.by_weights()) is not None]
-    if len(given) < max(len(blocks), 2) or any(X is not given[0][0] or S.shape != given[0][1].shape for X, S in given):
+    if len(given) < max(len(blocks), 2) or any(X is not given[0][0] for X, _ in given):
         return None
-    X, S, scale = given[0][0].dense(), np.array([S for _, S in given]), 1.0 / sd.reshape(len(blocks), -1)
+    X, V = (np.asarray(one, dtype=np.float32) for one in (given[0][0].dense(), [S @ S.T for _, S in given]))
+    scale = (1.0 / sd.reshape(len(blocks), -1)).astype(np.float32)
 
     def product(x: Array) -> Array:
-        seen = ((scale * x) @ X)[:, None] @ S @ np.swapaxes(S, 1, 2)
-        return np.asarray(scale * (seen[:, 0] @ X.T))
+        return np.asarray(scale * ((((scale * x) @ X)[:, None] @ V)[:, 0] @ X.T))
 
     return product
 

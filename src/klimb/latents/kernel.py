@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MOST_KEPT = 12  # factors that a latent remembers: one per output
 MOST_WEAK = 0.3  # share of such sites up to which their columns of V are computed one by one
 WEAK_SINGLE = 1e-4  # gamma_i v_i below this: single precision has too few digits of B^-1 for V_ij
+MOST_SINGLE = 1e5  # trace of G K up to which B, whose least eigenvalue is 1, keeps two digits in single precision
 WEAK_SITE = 1e-4  # gamma_i k_ii below this: (1 - (B^-1)_ii) / gamma_i would cancel, so V_ii comes from K - W'W
 MOST_SPARE, LARGEST_SPARE = 2, 4000**2  # work arrays kept, and the entries from which they are not worth keeping
 
@@ -63,13 +64,18 @@ class Buffers:
             self._spare.append(buffer)
 
 
+def in_single(work: Array) -> Array:
+    """A matrix in single precision of the size of ``work``, in its memory."""
+    return np.asarray(work.reshape(-1).view(np.float32)[: work.size].reshape(work.shape))
+
+
 def positive(v: Array, prior: Array) -> Array:
     """Differences from ``prior`` that rounding may have taken below zero, held at their rounding error."""
     return np.asarray(np.maximum(v, np.finfo(float).eps * prior))
 
 
 def identity_plus(K: Array, root: Array, out: Array | None = None) -> Array:
-    """The lower triangle of I + diag(root) K diag(root) for a symmetric K, in Fortran order."""
+    """The lower triangle of I + diag(root) K diag(root), K symmetric, in Fortran order and the precision of ``out``."""
     B = np.empty_like(K, order="C") if out is None else out
 
     def fill(blocks: list[slice]) -> None:
@@ -113,17 +119,23 @@ class DenseFactor(Factor):
 
 
 class KernelFactor(DenseFactor):
-    """B = I + G^1/2 K G^1/2 for gamma >= 0: one dpotrf, one dtrtri (2/3 n^3 flops). [A] Eq. (18)-(19)."""
+    """B = I + G^1/2 K G^1/2 for gamma >= 0: one dpotrf, one dtrtri (2/3 n^3 flops). [A] Eq. (18)-(19).
 
-    def __init__(self, K: Array, gamma: Array, buffers: Buffers | None = None) -> None:
+    With ``single``, B and its inverse are in single precision: half the time, and four digits or so of variances.
+    """
+
+    def __init__(self, K: Array, gamma: Array, buffers: Buffers | None = None, *, single: bool = False) -> None:
         self.gamma = gamma
         self._K = K
         self._root = np.sqrt(gamma)
         work = None if buffers is None else buffers.take()
         if buffers is not None and work is not None:
             buffers.lend(work, self)
+        if single:
+            work = np.empty(K.shape, np.float32) if work is None else in_single(work)
         lower = dense.cholesky(identity_plus(K, self._root, work))  # in place, and so is its inverse
         self.logdet = dense.log_det_from_cholesky(lower)
+        self.log_det_rounding = len(K) * float(np.finfo(np.float32).eps) if single else 0.0
         self._inverse = dense.triangular_inverse(lower)  # L^-1
         largest = float(self._root.max())
         self._silent = self._root <= 1e-150  # no information at all: x_i = b_i
@@ -151,8 +163,7 @@ class KernelFactor(DenseFactor):
 
     def explained_root(self, sites: Index | slice) -> Array:
         """W = L^-1 G^1/2 K for some columns: V = K - W'W."""
-        columns = np.asfortranarray(self._root[:, None] * self._K[:, sites])
-        return np.asarray(blas.dtrmm(1.0, self._inverse, columns, lower=1, overwrite_b=1))
+        return self.whitened(self._K[sites])
 
     def solve(self, b: Array) -> tuple[Array, Array]:
         """x = G^1/2 B^-1 G^-1/2 b, free of cancellation for precise sites, and K x from x itself.
@@ -174,8 +185,8 @@ class KernelFactor(DenseFactor):
         else:
             told = np.where(silent, b, 0.0)
             rhs = np.divide(b, self._root, out=np.zeros_like(b), where=~silent) - self._root * (self._K @ told)
-        half = blas.dtrmv(self._inverse, rhs, lower=1)
-        x = self._root * blas.dtrmv(self._inverse, half, lower=1, trans=1)
+        times = dense.alike(blas, "trmv", self._inverse)
+        x = self._root * times(self._inverse, times(self._inverse, rhs, lower=1), lower=1, trans=1)
         return np.where(silent, b, x)
 
     def marginal_precision(self) -> Array:
@@ -188,8 +199,8 @@ class KernelFactor(DenseFactor):
 
     def whitened(self, cross: Array) -> Array:
         """L^-1 G^1/2 k_* for each row k_* of ``cross``, as columns."""
-        columns = np.asfortranarray((cross * self._root).T)
-        return np.asarray(blas.dtrmm(1.0, self._inverse, columns, lower=1, overwrite_b=1))
+        columns = np.asarray((cross * self._root).T, dtype=self._inverse.dtype, order="F")
+        return np.asarray(dense.alike(blas, "trmm", columns)(1.0, self._inverse, columns, lower=1, overwrite_b=1))
 
     def explained_and_returned(self, cross: Array) -> tuple[Array, Array]:
         return self.whitened(cross), np.zeros((0, len(cross)))
@@ -213,7 +224,8 @@ class KernelFactor(DenseFactor):
 
     def _weak_columns(self, weak: Index) -> Array:
         """Columns of V of sites that say nearly nothing: K e_i - K G^1/2 B^-1 G^1/2 K e_i."""
-        half = blas.dtrmm(1.0, self._inverse, self.explained_root(weak), lower=1, trans_a=1, overwrite_b=1)
+        W = self.explained_root(weak)
+        half = dense.alike(blas, "trmm", W)(1.0, self._inverse, W, lower=1, trans_a=1, overwrite_b=1)
         return np.asarray(self._K[:, weak] - self._K @ (self._root[:, None] * half))
 
     def correlations(self, sd: Array) -> npt.NDArray[np.float32] | None:
@@ -291,11 +303,11 @@ class SignedKernelFactor(DenseFactor):
         return W, dense.triangular_solve(self._lower, self._root[:, None] * V1)
 
 
-def kernel_factor(K: Array, gamma: Array, buffers: Buffers | None = None) -> DenseFactor:
-    """The cheapest factor for these signs of gamma."""
+def kernel_factor(K: Array, gamma: Array, buffers: Buffers | None = None, *, single: bool = False) -> DenseFactor:
+    """The cheapest factor for these signs of gamma, in ``single`` precision if it may be and has digits enough."""
     if gamma.size and gamma.min() < 0:
         return SignedKernelFactor(K, gamma)
-    return KernelFactor(K, gamma, buffers)
+    return KernelFactor(K, gamma, buffers, single=single and bool(gamma @ np.diagonal(K) < MOST_SINGLE))
 
 
 class Kernel(Latent):

@@ -132,6 +132,7 @@ class Weights(Latent):
     """
 
     reports = "weight"
+    _single = False
 
     def __init__(self, X: Any, mean: Any = 0.0, cov: Any = 1.0, slack: Any = 0.0, *, form: Form = "auto",
                  n_outputs: int = 1) -> None:
@@ -142,10 +143,14 @@ class Weights(Latent):
                     checked_outputs(n_outputs, design.shape[0]))
 
     @classmethod
-    def with_gram(cls, design: DesignMatrix, mean: Any, cov: Any, K: Array) -> Weights:
-        """In the dual form, with K = X Sigma X' at hand: for searches that know how it moves with the prior."""
+    def with_gram(cls, design: DesignMatrix, mean: Any, cov: Any, K: Array, *, single: bool = False) -> Weights:
+        """In the dual form, with K = X Sigma X' at hand: for searches that know how it moves with the prior.
+
+        Far from the optimum, factors may be in ``single`` precision.
+        """
         found = cls.__new__(cls)
         found._build(design, WeightPrior(mean, cov, design.shape[1]), 0.0, "dual", 1, K)
+        found._single = single
         return found
 
     def _build(self, design: DesignMatrix, prior: WeightPrior, slack: Any, form: Form, n_outputs: int,
@@ -181,7 +186,7 @@ class Weights(Latent):
 
     def factor(self, gamma: Array) -> Factor:
         if self._K is not None:
-            return kernel_factor(self._K, gamma, self._buffers)  # [A] Eq. (18)-(19)
+            return kernel_factor(self._K, gamma, self._buffers, single=self._single)  # [A] Eq. (18)-(19)
         return PrimalFactor(self.X, self.prior, gamma, self.n_outputs)
 
     def bound_gradient(self, posterior: Posterior) -> Array:

@@ -69,6 +69,7 @@ class LinearModel(Model):
     inputs: Scaling | None = None  # what makes columns of a user's matrix; None where terms make their own
     passes: Any = field(default=None, metadata={SKIPPED: False}, repr=False)  # over rows that ``rows`` are a sample of
     memory: float = field(default=8e9, metadata={SKIPPED: False})  # bytes that a fit may take
+    loose: bool = field(default=False, metadata={SKIPPED: False})  # far from the optimum, N x N factors in 32 bits
 
     @classmethod
     def of(cls, terms: Sequence[Term], likelihood: Likelihood, blocks: Sequence[TermBlock], **more: Any) -> LinearModel:
@@ -230,7 +231,7 @@ class LinearModel(Model):
         mean, cov = self.prior_moments(field)
         X, slack = self.featured
         if self.by_gram:
-            return Weights.with_gram(self.design, mean, cov, self._grams.total())
+            return Weights.with_gram(self.design, mean, cov, self._grams.total(), single=self.loose)
         if self.densities:
             return Weights(self._with_identity(X), mean, cov, self._with_zeros(slack), form="primal")
         root = self.values[self.coded][0] if self.coded >= 0 else None

@@ -27,10 +27,10 @@ from klimb.models.search import under
 from klimb.models.sites_near import SitesNear
 from klimb.numerics.arrays import Array
 
-LOOSE, CLOSER = 0.3, 2e-3  # tolerances of the first fit, and of those that follow, at most
+LOOSE, CLOSER = 1.0, 2e-3  # tolerances of the first fit, and of those that follow, at most
 SHARE = 0.1  # of the gain that the last move promised, as the tolerance of the next fit
 FROM_MODE = 30.0  # tolerance of the first fit from the sites of a mode, which is next to the optimum
-SITES = 100.0  # times the nats that may be left: the residual of a site in sds, each of which says little of the answer
+SITES = 200.0  # times the nats that may be left: the residual of a site in sds, each of which says little of the answer
 LAST = 30.0  # times the tolerance that was asked for, from which the next fit is the last
 FIRST, LONGEST = 0.3, 2.0  # of the step that a secant with the sites held is made of, and of any that is taken
 APART = 0.02  # first move from a fit, at least: sites that follow the scale bend the objective less than sites held
@@ -40,10 +40,12 @@ NEAR = 0.002  # between scales of two fits whose slopes make a secant
 ENOUGH = 3e-7  # nats that another move must promise
 FALLEN = 0.1  # nats by which the objective (or what a joint step promises) may fall, which loose fits leave open
 MOST = 12  # fits
-FRESH = 1.0  # steps in sites and scale that new matrices cost
+FRESH = 0.6  # of a step in sites and scale: what new matrices cost
 LEAST_LEFT = 1e-3, 0.1  # of the residual that such a step leaves; sites that couple latent values have a rough C
 COMBINED = 4  # such steps that the next one combines
 REACH = 0.5, 0.2  # of a step in sites and scale: the scale's share, and the residual after it
+ROUGH = 1e-4  # nats: single precision does for all of a fit to no more than this
+LAST_SINGLE = 5e-2  # residual up to which the next of such steps, which is next to the end, is in double precision
 PROMISED = 0.3  # nats that another move must promise, over the tolerance
 SEARCH_TOL = 1e-3  # of the gradient in theta of a search from there, which has little to do
 
@@ -70,19 +72,21 @@ def settle(begun: Settled, data: Observed, least: float = CLOSER) -> Settled:
 
     The tolerance falls to ``least`` with what is left to gain.
     """
-    model = begun.model
+    judged = begun.tol <= least or (begun.joint and begun.tol == SITES * least)
+    model = _in_single(begun.model, least >= ROUGH or not judged)
     start, guess = begun.posterior, begun.sites.at(model.at)
     if start is not None and guess is not None:
         start = start_at(start.latent, *guess)
     if start is None and _by_plain_steps(model, problem := Problem(model.latent, model.site(data).rough(), data.y)):
         start = mode_sites(problem)
-    result = model.infer(data, start=start, tol=begun.tol if begun.posterior is start else FROM_MODE)
+    to_end = judged and least < ROUGH
+    result = model.infer(data, start=start, tol=begun.tol if to_end or begun.posterior is start else FROM_MODE)
     q, height, theta = result.posterior, result.bound + model.log_prior()[0], float(model.at[0])
     begun.sites.add(model.at, q)
-    judged = begun.tol <= least or (begun.joint and begun.tol == SITES * least)
     if not judged and (found := _jointly(model, data, q, least)) is not None:
         return replace(found, n_fits=begun.n_fits + 1, path=(*begun.path, height))
-    slope, bend = _slope(data, model, q), 0.0
+    known = begun.before if judged and begun.joint else None  # what sites that still move add is in it
+    slope, bend = known[1] if known is not None and known[0] == theta else _slope(data, model, q), 0.0
     if begun.before is not None and abs(theta - begun.before[0]) >= NEAR:
         bend = (begun.before[1] - slope) / (theta - begun.before[0])
     if begun.curvature is not None and bend < LEAST_BEND * float(begun.curvature[0]):  # loose fits have loose slopes
@@ -111,7 +115,13 @@ def settled(begun: Settled, data: Observed, tol: float, listen: Listen | None = 
             break
         if (begun.objective if begun.joint else begun.path[-1]) < max(begun.path) - FALLEN:
             break
-    return begun
+    return replace(begun, model=_in_single(begun.model, False))
+
+
+def _in_single(model: Any, wanted: bool) -> Any:
+    """The model with N x N matrices in single precision, where it has them and that is wanted, or in double."""
+    wanted = wanted and model.by_gram
+    return model if model.loose == wanted else replace(model, loose=wanted)
 
 
 def _jointly(model: Any, data: Observed, q: Posterior, least: float) -> Settled | None:
@@ -143,9 +153,10 @@ def _jointly(model: Any, data: Observed, q: Posterior, least: float) -> Settled 
         done = gain <= enough and max(state.stationarity, state.remaining) <= SITES * least
         # Natural steps gain r'P r / 2 to second order; of several classes `remaining` bounds it by a trace over all.
         done = done and (state.remaining if site.separable else 0.5 * float(r @ linear.P(r))) <= least
+        done = done and (least >= ROUGH or not model.loose)
         tol = SITES * least if done else CLOSER if abs(step) <= REACH[0] else LOOSE
         found = Settled(model if done else moved, problem.posterior(state), height + gain, np.array([bend]), 0,
-                        (float(model.at[0]), slope), tol, joint=True)
+                        (float(model.at[0]), total), tol, joint=True)
         u = None if done or abs(step) > REACH[0] else linear.solve(-r, state.stationarity)
         if u is None:
             return found
@@ -157,6 +168,7 @@ def _jointly(model: Any, data: Observed, q: Posterior, least: float) -> Settled 
         shares = anderson_weights(np.array([one[3] for one in last]))
         slopes, gamma, at = (sum(share * one[k] for share, one in zip(shares, last, strict=True)) for k in range(3))
         moved, gamma = _within(model, at - float(model.at[0])), within_reach(problem, state, gamma)
+        moved = _in_single(moved, moved.loose and (least >= ROUGH or state.stationarity > LAST_SINGLE))
         ahead = Problem(moved.latent, problem.site, data.y)
         try:
             after = ahead.at_sites(slopes, gamma)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from functools import cache, partial
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -41,6 +41,11 @@ def row_blocks(n_rows: int, n_columns: int) -> Iterator[slice]:
     return slices(n_rows, max(64, CACHE_DOUBLES // max(n_columns, 1)))
 
 
+def alike(library: Any, name: str, matrix: Array) -> Any:
+    """The routine of BLAS or LAPACK for the precision of a matrix."""
+    return getattr(library, ("s" if matrix.dtype == np.float32 else "d") + name)
+
+
 def cholesky(matrix: Array) -> Array:
     """Lower Cholesky factor, in place where LAPACK can; raises `NotPositiveDefiniteError`.
 
@@ -53,7 +58,7 @@ def cholesky(matrix: Array) -> Array:
             factor[: columns.start, columns] = 0.0
             factor[columns, columns] = np.tril(factor[columns, columns])
     else:
-        factor, info = lapack.dpotrf(matrix, lower=1, overwrite_a=1, clean=1)
+        factor, info = alike(lapack, "potrf", matrix)(matrix, lower=1, overwrite_a=1, clean=1)
     if info != 0 or not np.isfinite(factor[-1, -1]):
         raise NotPositiveDefiniteError(f"the leading minor of order {info} is not positive")
     return np.asarray(factor)
@@ -97,7 +102,7 @@ def _invert_lower(lower: Array) -> None:
     """
     n = len(lower)
     if n <= SMALLEST_HALF:
-        lower[...] = lapack.dtrtri(lower, lower=1)[0]
+        lower[...] = alike(lapack, "trtri", lower)(lower, lower=1)[0]
         return
     half = _half(n)
     A, B, C = lower[:half, :half], lower[half:, :half], lower[half:, half:]
@@ -144,7 +149,7 @@ def mirror(lower: Array) -> Array:
 
 def log_det_from_cholesky(lower: Array) -> float:
     """log det(L L')."""
-    return 2.0 * float(np.log(np.diagonal(lower)).sum())
+    return 2.0 * float(np.log(np.diagonal(lower)).sum(dtype=np.float64))
 
 
 def check_symmetric(matrix: Array, name: str) -> None:

@@ -287,10 +287,9 @@ def _frames(m: Array, v: Array, rule: SoftmaxRule) -> tuple[Array, Array, Array,
     root = 1.0 + np.sqrt(1.0 + 2.0 * negligible * v)
     alone = np.log(2.0 * negligible / root) + 2.0 * negligible * v / root
     # log P is concave and rises, so Newton's method from the left hardly oversteps.
-    omega = wrightomega if rule is EXACT else _omega
-    left, w = _raise((m - alone).max(axis=0), negligible, m, soft, log_v, rule.rises[0], omega)
+    left, w = _raise((m - alone).max(axis=0), negligible, m, soft, log_v, rule.rises[0])
     slopes = _slopes(w, soft)
-    middle, _ = _raise(left, HALF, m, soft, log_v, rule.rises[1], omega, w)
+    middle, _ = _raise(left, HALF, m, soft, log_v, rule.rises[1], w)
     # The unit is the distance over which P rises, or that of the factors that make it steep at the left end.
     unit = np.minimum(middle - left, slopes.sum(axis=0) / (slopes / alone).sum(axis=0))
     # To the right 1 - F falls like a normal tail up to t = v, and like exp(-t) from there on.
@@ -300,19 +299,19 @@ def _frames(m: Array, v: Array, rule: SoftmaxRule) -> tuple[Array, Array, Array,
     return left, unit, np.ceil(np.arcsinh(span) / step) + 1.0, step
 
 
-def _raise(x: Array, level: float, m: Array, v: Array, log_v: Array, steps: int, omega: Any,
-           known: Array | None = None) -> tuple[Array, Array]:
+def _raise(x: Array, level: float, m: Array, v: Array, log_v: Array, steps: int, known: Array | None = None
+           ) -> tuple[Array, Array]:
     """Towards the x with log P = -``level``, from the left, and w of the log F_c there.
 
     Who knows w of the start does not ask for the last one, and gets that before it. By Laplace's
     method log F = -(w^2 + 2 w) / 2 v - log(1 + w) / 2 with w e^w = v e^-t (1), which is close enough.
     """
-    w = omega(log_v - (x - m)) if known is None else known
+    w = _omega(log_v - (x - m)) if known is None else known
     for step in range(steps):
         height = (-0.5 * w * (w + 2.0) / v - 0.5 * np.log(1.0 + w)).sum(axis=0)
         x = x + np.maximum(-level - height, 0.0) / _slopes(w, v).sum(axis=0)
         if known is None or step + 1 < steps:
-            w = omega(log_v - (x - m))
+            w = _omega(log_v - (x - m))
     return x, w
 
 
