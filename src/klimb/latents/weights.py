@@ -12,7 +12,7 @@ from klimb.errors import InputError
 from klimb.latents.base import Factor, Latent, Posterior, Product, checked_outputs, draws_from, sites_of, variances_at
 from klimb.latents.coordinates import Coordinates, DenseCoordinates, PrimalCoordinates
 from klimb.latents.costs import Option, Shape, cheapest, dual, primal
-from klimb.latents.kernel import Buffers, DenseFactor, Kernel, kernel_factor
+from klimb.latents.kernel import DenseFactor, Kernel, kernel_factor
 from klimb.latents.linear import LinearParts, WeightPrior
 from klimb.latents.shocks import MOST_REDUCED, UNSEEN, Shocks
 from klimb.latents.weights_posterior import DenseWeights, WeightPosterior, WideWeights
@@ -162,7 +162,6 @@ class Weights(Latent):
         if self.form == "dual":
             with threads_for(self.dense_size):
                 self._K = design.outer_gram(prior.root) if K is None else K
-            self._buffers = Buffers.of(self.n_sites)
 
     @cached_property
     def prior_variances(self) -> Array:
@@ -181,7 +180,7 @@ class Weights(Latent):
 
     def factor(self, gamma: Array) -> Factor:
         if self._K is not None:
-            return kernel_factor(self._K, gamma, self._buffers)  # [A] Eq. (18)-(19)
+            return kernel_factor(self._K, gamma)  # [A] Eq. (18)-(19)
         return PrimalFactor(self.X, self.prior, gamma, self.n_outputs)
 
     def bound_gradient(self, posterior: Posterior) -> Array:
