@@ -16,7 +16,7 @@ import numpy as np
 
 from klimb.errors import InputError, require
 from klimb.latents.base import Factor, Latent, Posterior, Product, mean_at
-from klimb.latents.coordinates import LARGEST_DENSE, Coordinates, PrimalCoordinates
+from klimb.latents.coordinates import LARGEST_DENSE, Coordinates, weight_coordinates
 from klimb.latents.costs import Option, Shape, double_loop
 from klimb.latents.linear import LinearParts
 from klimb.latents.weights_posterior import DenseWeights
@@ -292,7 +292,7 @@ class Implicit(Latent):
         """By the dense root of a posterior covariance that the fit had no need of."""
         root, matrix = self._weight_root(posterior), self.B.explicit
         design = as_design(self.B.dense() if matrix is None else matrix, "B")
-        return PrimalCoordinates(design, root, posterior.mean, "weight", posterior.m, posterior.v)
+        return weight_coordinates(design, root, posterior.mean)
 
     def _weight_root(self, posterior: Posterior) -> Array:
         if self.n_weights > LARGEST_DENSE:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from klimb.errors import require
 from klimb.latents.base import Factor, Latent, Posterior, check_spread, draws_from, factor_of, mean_at, variances_at
-from klimb.latents.coordinates import Coordinates, DenseCoordinates
+from klimb.latents.coordinates import Coordinates, dense_coordinates
 from klimb.latents.costs import Option, Shape, kernel
 from klimb.latents.shocks import MOST_REDUCED, Shocks
 from klimb.numerics import dense
@@ -328,7 +328,7 @@ class Kernel(Latent):
         return draws_from(posterior.m, root, n, rng)
 
     def coordinates(self, posterior: Posterior) -> Coordinates:
-        return DenseCoordinates(self._factor_of(posterior).covariance(), posterior.m)
+        return dense_coordinates(self._factor_of(posterior).covariance(), posterior.m)
 
     def diagonal(self) -> Latent:
         """With q diagonal over f at the sites."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from klimb.errors import InputError
 from klimb.latents.base import Factor, Latent, Posterior, Product, checked_outputs, draws_from, sites_of, variances_at
-from klimb.latents.coordinates import Coordinates, DenseCoordinates, PrimalCoordinates
+from klimb.latents.coordinates import Coordinates, dense_coordinates, weight_coordinates
 from klimb.latents.costs import Option, Shape, cheapest, dual, primal
 from klimb.latents.kernel import DenseFactor, Kernel, kernel_factor
 from klimb.latents.linear import LinearParts, WeightPrior
@@ -248,7 +248,7 @@ class Weights(Latent):
     def coordinates(self, posterior: Posterior) -> Coordinates:
         factor = posterior.factorised()
         if isinstance(factor, PrimalFactor):
-            return PrimalCoordinates(self.X, factor.weight_root(), posterior.mean, "weight", posterior.m, posterior.v)
+            return weight_coordinates(self.X, factor.weight_root(), posterior.mean)
         covariance = factor.covariance()
         assert covariance is not None
         seen = symmetric_from_lower(covariance) * -posterior.gamma[:, None]
@@ -260,7 +260,7 @@ class Weights(Latent):
         prior = root**2 if root.ndim == 1 else np.einsum("ij,ij->i", root, root)
         explained = np.einsum("ij,j,ij->i", pushed, posterior.gamma, cross)
         variances = np.asarray(np.maximum(prior - explained, np.finfo(float).eps * prior))
-        return DenseCoordinates(covariance, posterior.m, (cross, posterior.mean, variances))
+        return dense_coordinates(covariance, posterior.m, (cross, posterior.mean, variances))
 
     def shocks(self, posterior: Posterior) -> Shocks | None:
         unseen = float(np.abs(posterior.gamma) @ self.slack)  # at most rounding errors, where points are all inputs
