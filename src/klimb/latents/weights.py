@@ -329,22 +329,14 @@ class Weights(Latent):
     def predict(self, posterior: Posterior, X_new: Any, slack: Any = 0.0) -> tuple[Array, Array]:
         """Mean and variance of f at new rows, in bounded memory; ``slack`` is the extra variance there."""
         design, extra = new_design(X_new, slack, self.n_weights)
+        if self._K is None or not posterior.spread:
+            return self.detach(posterior).at(design, extra * posterior.spread)
         with threads_for(self.dense_size):
-            m = design.times(self.weight_mean(posterior))
-            return m, extra * posterior.spread + self._predictive_variances(posterior, design)
-
-    def _predictive_variances(self, posterior: Posterior, design: DesignMatrix) -> Array:
-        v = np.zeros(design.shape[0])
-        if not posterior.spread:
-            return v
-        if self._K is None:
-            return design.row_norms_squared(self.posterior_root(posterior), upper=self.prior.root.ndim == 1)[0]
-        factor = self._dense_factor(posterior)
-        prior_variances, _ = design.row_norms_squared(self.prior.root)
-        for rows in row_blocks(len(v), max(self.n_sites, self.n_weights)):
-            pushed = self.prior.covariance_times(design.dense_rows(rows).T)  # Sigma_w x_*, one column each
-            v[rows] = prior_variances[rows] - factor.explained(self.X.times(pushed).T)
-        return np.maximum(v, 0.0)
+            v, factor = design.row_norms_squared(self.prior.root)[0], self._dense_factor(posterior)
+            for rows in row_blocks(len(v), max(self.n_sites, self.n_weights)):
+                pushed = self.prior.covariance_times(design.dense_rows(rows).T)  # Sigma_w x_*, one column each
+                v[rows] -= factor.explained(self.X.times(pushed).T)
+            return design.times(self.weight_mean(posterior)), np.maximum(v, 0.0) + extra
 
 
 def new_design(X_new: Any, slack: Any, n_weights: int) -> tuple[DesignMatrix, Array]:
