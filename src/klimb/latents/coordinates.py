@@ -105,16 +105,15 @@ class MatrixCoordinates(Coordinates):
 
     @cached_property
     def _R(self) -> Array:
-        """Weights by the coordinates, as far as f tells of them."""
+        """What is reported by the coordinates: f, or weights as far as f tells of them."""
         if self._cross is None:
-            assert self.C is not None
-            return self.C
+            return self.X.dense() if self.C is None else self.C
         return np.asarray(np.linalg.lstsq(self.X.dense(), self._cross.T, rcond=1e-10)[0].T, dtype=np.float64)
 
     def report(self, z: Array, which: Any) -> Array:
-        if self.kind == "weight":
+        if self.kind == "weight" or self.C is None:
             return np.asarray(z @ self._R[which].T)
-        moved, part = z if self.C is None else z @ self.C.T, self.X.subset(np.arange(self.n_sites)[which])
+        moved, part = z @ self.C.T, self.X.subset(np.arange(self.n_sites)[which])
         return np.concatenate([np.asarray((block @ moved.T).T) for _, block in _design_blocks(part, 4096)], axis=1)
 
     def excess(self, z: Array) -> tuple[Array, Array] | None:

@@ -110,8 +110,7 @@ class KernelFactor(DenseFactor):
 
     def explained_root(self, sites: Index | slice) -> Array:
         """W = L^-1 G^1/2 K for some columns: V = K - W'W."""
-        columns = np.asfortranarray(self._root[:, None] * self._K[:, sites])
-        return np.asarray(blas.dtrmm(1.0, self._inverse, columns, lower=1, overwrite_b=1))
+        return self.whitened(self._K[sites])
 
     def solve(self, b: Array) -> tuple[Array, Array]:
         """x = G^1/2 B^-1 G^-1/2 b, free of cancellation for precise sites, and K x from x itself.

@@ -131,10 +131,10 @@ def _pinned(constraints: Array, shared: Mask) -> Index:
 def _pairs(A: Any) -> tuple[npt.NDArray[np.int64], Index, Array]:
     """Of every row and every pair (i, j) of its nonzeros: i n + j, the row, and the product of the two."""
     n, keys, sites, products = A.shape[1], list[Any](), list[Any](), list[Any]()
-    for rows, index, values in rows_by_length(A):
-        columns = index.astype(np.int64)
+    for rows, entries in rows_by_length(A):
+        columns, values = A.indices[entries].astype(np.int64), A.data[entries]
         keys.append((columns[:, :, None] * n + columns[:, None, :]).ravel())
-        sites.append(np.repeat(rows, index.shape[1] ** 2))
+        sites.append(np.repeat(rows, columns.shape[1] ** 2))
         products.append((values[:, :, None] * values[:, None, :]).ravel())
     return np.concatenate(keys), np.concatenate(sites), np.concatenate(products)
 

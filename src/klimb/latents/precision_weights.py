@@ -117,8 +117,8 @@ class SparseWeights(WeightPosterior):
     def _inner_variances(self, inner: Any) -> Array:
         """l' P_ss^-1 l of sparse rows, from entries of the inverse; where these are many, by half a solve."""
         v = np.zeros(inner.shape[0])
-        for rows, columns, values in rows_by_length(inner):
-            k = columns.shape[1]
+        for rows, at in rows_by_length(inner):
+            columns, values, k = inner.indices[at].astype(np.intp), inner.data[at], at.shape[1]
             if k > 64:
                 for some in row_blocks(len(rows), len(self.inner)):
                     half = self.factor.half_solve(np.asarray(inner[rows[some]].toarray().T))

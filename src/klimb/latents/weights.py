@@ -15,7 +15,7 @@ from klimb.latents.costs import Option, Shape, cheapest, dual, primal
 from klimb.latents.kernel import DenseFactor, Kernel, kernel_factor
 from klimb.latents.linear import LinearParts, WeightPrior
 from klimb.latents.shocks import MOST_REDUCED, UNSEEN, Shocks
-from klimb.latents.weights_posterior import DenseWeights, WeightPosterior, WideWeights
+from klimb.latents.weights_posterior import AttachedWeights, DenseWeights, WeightPosterior, WideWeights
 from klimb.linalg.matrix import DesignMatrix, ScaledRows, as_design
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import (
@@ -286,8 +286,6 @@ class Weights(Latent):
         if self._K is None:
             return DenseWeights(posterior.mean, self.posterior_root(posterior))
         if self.n_sites * self.n_weights > MOST_DETACHED:
-            from klimb.latents.attached import AttachedWeights
-
             return AttachedWeights(posterior)
 
         def made() -> tuple[Array, Array]:
@@ -329,14 +327,18 @@ class Weights(Latent):
     def predict(self, posterior: Posterior, X_new: Any, slack: Any = 0.0) -> tuple[Array, Array]:
         """Mean and variance of f at new rows, in bounded memory; ``slack`` is the extra variance there."""
         design, extra = new_design(X_new, slack, self.n_weights)
-        if self._K is None or not posterior.spread:
-            return self.detach(posterior).at(design, extra * posterior.spread)
+        if not posterior.spread:
+            return self.detach(posterior).at(design)
         with threads_for(self.dense_size):
+            m = design.times(self.weight_mean(posterior))
+            if self._K is None:
+                upper = self.prior.root.ndim == 1
+                return m, extra + design.row_norms_squared(self.posterior_root(posterior), upper=upper)[0]
             v, factor = design.row_norms_squared(self.prior.root)[0], self._dense_factor(posterior)
             for rows in row_blocks(len(v), max(self.n_sites, self.n_weights)):
                 pushed = self.prior.covariance_times(design.dense_rows(rows).T)  # Sigma_w x_*, one column each
                 v[rows] -= factor.explained(self.X.times(pushed).T)
-            return design.times(self.weight_mean(posterior)), np.maximum(v, 0.0) + extra
+            return m, extra + np.maximum(v, 0.0)
 
 
 def new_design(X_new: Any, slack: Any, n_weights: int) -> tuple[DesignMatrix, Array]:

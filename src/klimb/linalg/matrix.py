@@ -394,13 +394,14 @@ def _pair_products(matrix: Any) -> tuple[Index, Any]:
     matrix.sort_indices()
     binary = bool((matrix.data == 1.0).all())
     order, columns, data, lengths = [], [], [], []
-    for rows, index, value in rows_by_length(matrix):
-        index = index.astype(np.int32)
+    for rows, entries in rows_by_length(matrix):
+        index = matrix.indices[entries].astype(np.int32)
         first, second = np.triu_indices(index.shape[1])
         order.append(rows)
         columns.append((index[:, first] * np.int32(D) + index[:, second]).ravel())
         lengths.append(np.full(len(rows), len(first)))
         if not binary:
+            value = matrix.data[entries]
             data.append((value[:, first] * value[:, second]).ravel())
     indptr = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
     flat = np.concatenate(columns)
@@ -408,10 +409,9 @@ def _pair_products(matrix: Any) -> tuple[Index, Any]:
     return np.concatenate(order), scipy_sparse.csr_matrix((values, flat, indptr), shape=(N, D * D))
 
 
-def rows_by_length(matrix: Any) -> Iterator[tuple[Index, Any, Array]]:
-    """Rows of a CSR matrix with equally many nonzeros together: which they are, their columns, their values."""
+def rows_by_length(matrix: Any) -> Iterator[tuple[Index, Any]]:
+    """Rows of a CSR matrix with equally many nonzeros together, and where the entries of each are stored."""
     counts = np.diff(matrix.indptr)
     for k in np.unique(counts).tolist():
         for rows in pieces(np.flatnonzero(counts == k), max(1, PAIRS_AT_A_TIME // max(k, 1) ** 2)):
-            entries = matrix.indptr[rows][:, None] + np.arange(k)
-            yield rows, matrix.indices[entries], matrix.data[entries]
+            yield rows, matrix.indptr[rows][:, None] + np.arange(k)

@@ -81,8 +81,9 @@ class PrimalFactorisation(Factorisation):
         V = self._covariance
         values, bound = np.zeros(matrix.shape[0]), np.zeros(matrix.shape[0])
         sd = np.sqrt(V.diagonal())
-        for chosen, index, entries in rows_by_length(matrix):
-            b = entries * self._scale[index]
+        for chosen, entries in rows_by_length(matrix):
+            index = matrix.indices[entries]
+            b = matrix.data[entries] * self._scale[index]
             block = V[index[:, :, None], index[:, None, :]]
             values[chosen] = np.einsum("nj,njk,nk->n", b, block, b, optimize=True)
             bound[chosen] = (np.abs(b) * sd[index]).sum(axis=1) ** 2
