@@ -123,7 +123,7 @@ def measured(matrix: sp.csc_array, coordinates: Any, repeats: int = 3) -> dict[s
     symbolic, analyse = cpu(lambda: SymbolicCholesky(matrix, coordinates), 1)
     factor = cpu(lambda: symbolic.factor(matrix.data), repeats).seconds
     fresh = [symbolic.factor(matrix.data) for _ in range(repeats)]
-    inverse, seconds = cpu(lambda: fresh.pop().inverse_entries(), repeats)
+    inverse, seconds = cpu(lambda: fresh.pop().inverse_entries, repeats)
     solve = cpu(lambda: symbolic.factor(matrix.data), 1).value
     return {"analyse": analyse, "factor": factor, "inverse": seconds, "stored": symbolic.tree.length,
             "solve": cpu(lambda: solve.solve(np.ones(matrix.shape[0])), repeats).seconds,

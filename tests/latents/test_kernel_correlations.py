@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from klimb.latents.kernel import Buffers, KernelFactor, kernel_factor
+from klimb.latents.kernel import KernelFactor, kernel_factor
 
 
 @pytest.mark.parametrize("faintest", [-2.0, -4.0, -8.0])  # some sites say nearly nothing, or most of them
@@ -23,8 +23,7 @@ def test_a_factor_in_single_precision_has_four_digits() -> None:
     rng = np.random.default_rng(1)
     X = rng.standard_normal((700, 40))  # more rows than are factorised without halves
     K, gamma, b = 0.05 * X @ X.T, rng.uniform(0.01, 1.0, 700), rng.standard_normal(700)
-    buffers = Buffers.of(700)
-    exact, single = KernelFactor(K, gamma), KernelFactor(K, gamma, buffers, single=True)
+    exact, single = KernelFactor(K, gamma), KernelFactor(K, gamma, single=True)
     explained = gamma * exact.variances()
     assert 1e-9 < np.abs(gamma * single.variances() - explained).max() < 1e-5
     assert 0.0 < abs(single.logdet - exact.logdet) < single.log_det_rounding

@@ -31,7 +31,7 @@ def test_everything_is_as_in_dense_algebra(n: int, below: int, seed: int) -> Non
     scale = np.abs(V).max()
     columns = np.repeat(np.arange(n), np.diff(M.indptr))
     np.testing.assert_allclose(factor.logdet, np.linalg.slogdet(dense)[1], atol=1e-9)
-    np.testing.assert_allclose(factor.inverse_entries(), V[M.indices, columns], atol=1e-9 * scale)
+    np.testing.assert_allclose(factor.inverse_entries, V[M.indices, columns], atol=1e-9 * scale)
     np.testing.assert_allclose(factor.solve(b), V @ b, atol=1e-8 * scale)
     np.testing.assert_allclose(factor.solve(b[:, 0]), V @ b[:, 0], atol=1e-8 * scale)
     half_solved, root = factor.half_solve(b), factor.root_solve(np.eye(n))
@@ -60,7 +60,7 @@ def test_a_smooth_chain_of_a_hundred_thousand_keeps_its_variances() -> None:
                                  shape=(n - 2, n))
     M = (tau * (D.T @ D) + scipy.sparse.eye_array(n)).tocsc()
     M.sort_indices()
-    entries = analysed(M).factor(M.data).inverse_entries()
+    entries = analysed(M).factor(M.data).inverse_entries
     columns = np.repeat(np.arange(n), np.diff(M.indptr))
     variance = entries[(M.indices == n // 2) & (columns == n // 2)][0]
     angles = (np.arange(400_000) + 0.5) * np.pi / 400_000

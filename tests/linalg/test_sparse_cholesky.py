@@ -108,7 +108,7 @@ def agrees(matrix: sp.csc_array, coordinates: Any = None, tolerance: float = 1e-
     column = np.repeat(np.arange(len(dense)), np.diff(matrix.indptr))
     scale = np.abs(inverse).max()
     close = {"rtol": tolerance, "atol": tolerance * scale}
-    np.testing.assert_allclose(factor.inverse_entries(), inverse[matrix.indices, column], **close)
+    np.testing.assert_allclose(factor.inverse_entries, inverse[matrix.indices, column], **close)
     np.testing.assert_allclose(factor.logdet, np.linalg.slogdet(dense)[1], rtol=1e-10, atol=1e-9)
     b = np.random.default_rng(1).normal(size=(len(dense), 3))
     np.testing.assert_allclose(factor.solve(b), inverse @ b, rtol=1e-8, atol=tolerance * len(b) * scale)
@@ -189,16 +189,16 @@ def test_one_analysis_serves_many_values() -> None:
     matrix = lattice(12, 12)
     symbolic = SymbolicCholesky(matrix)
     first, second = symbolic.factor(matrix.data), symbolic.factor(4.0 * matrix.data)
-    np.testing.assert_allclose(second.inverse_entries(), first.inverse_entries() / 4.0, rtol=1e-12)
+    np.testing.assert_allclose(second.inverse_entries, first.inverse_entries / 4.0, rtol=1e-12)
     np.testing.assert_allclose(second.logdet, first.logdet + 144 * np.log(4.0), rtol=1e-12)
-    assert first.inverse_entries() is first.inverse_entries()
+    assert first.inverse_entries is first.inverse_entries
 
 
 def test_factors_are_deterministic_and_leave_their_input_alone() -> None:
     matrix = bordered(lattice(20, 20), 2)
     before, b = matrix.data.copy(), np.ones(402)
     results = [SymbolicCholesky(matrix).factor(matrix.data) for _ in range(2)]
-    np.testing.assert_array_equal(results[0].inverse_entries(), results[1].inverse_entries())
+    np.testing.assert_array_equal(results[0].inverse_entries, results[1].inverse_entries)
     np.testing.assert_array_equal(results[0].solve(b), results[1].solve(b))
     np.testing.assert_array_equal(matrix.data, before)
     np.testing.assert_array_equal(b, 1.0)
@@ -244,7 +244,7 @@ def test_a_singular_matrix_is_refused_and_a_nearly_singular_one_is_accurate() ->
     values, vectors = np.linalg.eigh(D.T @ D)
     exact = 1e7 * (X**2).sum(axis=1) + (vectors[:, 2:] ** 2 / (values[2:] + 1e-7)).sum(axis=1)
     Z = near.copy()
-    Z.data = factor.inverse_entries()
+    Z.data = factor.inverse_entries
     np.testing.assert_allclose(Z.diagonal(), exact, rtol=1e-6)
 
 
@@ -254,7 +254,7 @@ def test_large_matrices_satisfy_their_identities(matrix: sp.csc_array) -> None:
     """tr M Z = n, M x = b, and the derivative of the log determinant is Z."""
     symbolic = SymbolicCholesky(matrix)
     factor = symbolic.factor(matrix.data)
-    Z, n = factor.inverse_entries(), matrix.shape[0]
+    Z, n = factor.inverse_entries, matrix.shape[0]
     np.testing.assert_allclose(matrix.data @ Z, n, rtol=1e-10)
     b = np.random.default_rng(0).normal(size=n)
     np.testing.assert_allclose(matrix @ factor.solve(b), b, atol=1e-9)
@@ -267,13 +267,13 @@ def test_factors_of_one_analysis_do_not_disturb_each_other() -> None:
     matrix = lattice(40, 40)
     symbolic, b = SymbolicCholesky(matrix), np.arange(1600.0)
     first = symbolic.factor(matrix.data)
-    inverse, solved = first.inverse_entries().copy(), first.solve(b)
+    inverse, solved = first.inverse_entries.copy(), first.solve(b)
     for scale in (2.0, 3.0):  # each takes the memory that the one before it gave back
         factor = symbolic.factor(scale * matrix.data)
-        np.testing.assert_allclose(scale * factor.inverse_entries(), inverse, rtol=1e-12)
+        np.testing.assert_allclose(scale * factor.inverse_entries, inverse, rtol=1e-12)
         del factor
     np.testing.assert_allclose(first.solve(b), solved, rtol=1e-14)
-    np.testing.assert_allclose(first.inverse_entries(), inverse, rtol=0.0)
+    np.testing.assert_allclose(first.inverse_entries, inverse, rtol=0.0)
 
 
 def test_one_column_is_solved_as_several_are() -> None:

@@ -17,7 +17,7 @@ from klimb.errors import InputError
 from klimb.latents.base import Posterior
 from klimb.linalg.matrix import DENSE_LIMIT, BlockedDesign, DenseDesign, DesignMatrix
 from klimb.numerics.arrays import Array, slices
-from klimb.numerics.dense import cholesky, triangular_inverse
+from klimb.numerics.dense import cholesky, triangular_inverse, triangular_solve
 from klimb.numerics.lazy import lapack
 
 # Deviations of some sites (draws x sites) in, slopes of the same shape out.
@@ -74,18 +74,28 @@ class Coordinates(ABC):
 
 
 class MatrixCoordinates(Coordinates):
-    """Z = M C with M known by blocks of rows and C a matrix (or the identity)."""
+    """Z = X C with a design X and a matrix C (or the identity); reported is f at the sites, or weights R z.
 
-    C: Array | None
+    ``cross`` is Cov(w, f) where Z is a root of Var(f) and C none of Var(w); what the data do not see of a weight stays
+    as it is. ``diagonal`` is the root of the prior of weights whose q is diagonal, so that it is no sum over the sites.
+    """
 
-    @abstractmethod
-    def blocks(self, size: int) -> Iterator[tuple[slice, Any]]:
-        """Blocks of about ``size`` rows of M, dense or sparse."""
+    def __init__(self, X: DesignMatrix, C: Array | None, kind: Kind, mean: Array, sd: Array, *,
+                 cross: Array | None = None, diagonal: Array | None = None) -> None:
+        self.X, self.C, self.kind, self.mean, self.sd = X, C, kind, mean, sd
+        self.n_sites, self.dim = X.shape[0], X.shape[1] if C is None else C.shape[1]
+        self._cross, self._prior = cross, diagonal
+        self.independent = "" if diagonal is None else "weights"
+
+    @property
+    def work(self) -> float:
+        values = getattr(self.X, "values", None)
+        return float(getattr(values, "nnz", self.n_sites * self.X.shape[1]) + (0 if self.C is None else self.dim**2))
 
     def sweep(self, z: Array, visit: Visit) -> Array:
         moved = z if self.C is None else z @ self.C.T
         total = np.zeros((len(z), moved.shape[1]))
-        for rows, block in self.blocks(max(BLOCK_DOUBLES // len(z), 16)):
+        for rows, block in _design_blocks(self.X, max(BLOCK_DOUBLES // len(z), 16)):
             if isinstance(block, np.ndarray):
                 total += visit(rows, moved @ block.T) @ block
             else:  # sparse
@@ -93,68 +103,50 @@ class MatrixCoordinates(Coordinates):
                 total += (block.T @ slopes.T).T
         return total if self.C is None else np.asarray(total @ self.C)
 
-
-class PrimalCoordinates(MatrixCoordinates):
-    """Few weights: M = X and C a root of their posterior covariance."""
-
-    def __init__(self, X: DesignMatrix, root: Array, mean: Array, kind: Kind, m: Array, v: Array) -> None:
-        self.X, self.C, self.kind, self.n_sites = X, root, kind, X.shape[0]
-        self.dim = root.shape[1]
-        if kind == "weight":
-            self.mean, self.sd = mean, np.sqrt(np.einsum("ij,ij->i", root, root))
-        else:
-            self.mean, self.sd = m, np.sqrt(v)
-
-    @property
-    def work(self) -> float:
-        values = getattr(self.X, "values", None)
-        return float(getattr(values, "nnz", self.n_sites * self.X.shape[1]) + self.dim**2)
-
-    def blocks(self, size: int) -> Iterator[tuple[slice, Any]]:
-        return design_blocks(self.X, size)
-
-    def report(self, z: Array, which: Any) -> Array:
-        moved = z @ self.C.T if self.C is not None else z
-        if self.kind == "weight":
-            return np.asarray(moved[:, which])
-        rows = np.arange(self.X.shape[0])[which]
-        part = self.X.subset(rows)
-        return np.concatenate([np.asarray((block @ moved.T).T) for _, block in design_blocks(part, 4096)], axis=1)
-
-
-class DenseCoordinates(MatrixCoordinates):
-    """N x N forms: Z a pivoted Cholesky factor of V, which stops where nothing is left.
-
-    ``covariance`` is V in its lower triangle. Where weights are reported, ``weights`` holds Cov(w, f), their means and
-    their variances; what the data do not see of a weight stays as it is.
-    """
-
-    def __init__(self, covariance: Array, m: Array, weights: tuple[Array, Array, Array] | None = None, *,
-                 slack: Array | float = 0.0) -> None:
-        self.C, self.n_sites = None, len(covariance)
-        self.Z = pivoted_root(covariance)
-        self.dim = self.Z.shape[1]
-        self._cross = None
-        if weights is None:
-            self.kind, self.mean = "f", m
-            variances = np.maximum(np.diagonal(covariance), 0.0) + slack
-        else:
-            self._cross, self.mean, variances = weights
-            self.kind = "weight"
-        self.sd = np.sqrt(variances)
-
     @cached_property
     def _R(self) -> Array:
         """What is reported by the coordinates: f, or weights as far as f tells of them."""
         if self._cross is None:
-            return self.Z
-        return np.asarray(np.linalg.lstsq(self.Z, self._cross.T, rcond=1e-10)[0].T, dtype=np.float64)
-
-    def blocks(self, size: int) -> Iterator[tuple[slice, Any]]:
-        return ((rows, self.Z[rows]) for rows in slices(len(self.Z), size))
+            return self.X.dense() if self.C is None else self.C
+        return np.asarray(np.linalg.lstsq(self.X.dense(), self._cross.T, rcond=1e-10)[0].T, dtype=np.float64)
 
     def report(self, z: Array, which: Any) -> Array:
-        return np.asarray(z @ self._R[which].T)
+        if self.kind == "weight" or self.C is None:
+            return np.asarray(z @ self._R[which].T)
+        moved, part = z @ self.C.T, self.X.subset(np.arange(self.n_sites)[which])
+        return np.concatenate([np.asarray((block @ moved.T).T) for _, block in _design_blocks(part, 4096)], axis=1)
+
+    def excess(self, z: Array) -> tuple[Array, Array] | None:
+        """Of a diagonal q |z|^2 / 2 - d' Lambda d / 2 with d = C z and Lambda the prior precision."""
+        if self._prior is None:
+            return None
+        assert self.C is not None
+        if self._prior.ndim == 1:
+            free = self.sd > 0
+            slopes = z * (1.0 - (self.sd[free] / self._prior[free]) ** 2)
+        else:
+            whitened = triangular_solve(np.asfortranarray(self._prior), self.C)  # root^-1 C
+            slopes = z - (z @ whitened.T) @ whitened
+        return 0.5 * np.einsum("ij,ij->i", z, slopes), slopes
+
+
+def weight_coordinates(X: DesignMatrix, root: Array, mean: Array) -> MatrixCoordinates:
+    """Few weights, which are reported: X and a root of their posterior covariance."""
+    return MatrixCoordinates(X, root, "weight", mean, np.sqrt(np.einsum("ij,ij->i", root, root)))
+
+
+def dense_coordinates(covariance: Array, m: Array, weights: tuple[Array, Array, Array] | None = None, *,
+                      slack: Array | float = 0.0) -> MatrixCoordinates:
+    """N x N forms: Z a pivoted Cholesky factor of V, which stops where nothing is left.
+
+    ``covariance`` is V in its lower triangle. Where weights are reported, ``weights`` holds Cov(w, f), their means and
+    their variances.
+    """
+    Z = DenseDesign(pivoted_root(covariance))
+    if weights is None:
+        return MatrixCoordinates(Z, None, "f", m, np.sqrt(np.maximum(np.diagonal(covariance), 0.0) + slack))
+    cross, mean, variances = weights
+    return MatrixCoordinates(Z, None, "weight", mean, np.sqrt(variances), cross=cross)
 
 
 class WeightCoordinates(Coordinates):
@@ -223,7 +215,7 @@ def default_coordinates(posterior: Posterior) -> Coordinates:
                          "Check a fit to fewer data, or give the latent a coordinates method of its own.")
     covariance = posterior.factorised().covariance() if N <= LARGEST_DENSE else None
     if covariance is not None:
-        return DenseCoordinates(covariance, posterior.m, slack=latent.slack)
+        return dense_coordinates(covariance, posterior.m, slack=latent.slack)
     design = DenseDesign(latent.design())
     A = design.weighted_gram(posterior.gamma)
     A.flat[:: len(A) + 1] += 1.0
@@ -234,12 +226,12 @@ def default_coordinates(posterior: Posterior) -> Coordinates:
                          f"other variances from the factor of {type(latent).__name__}",
                          "Give the latent a coordinates method of its own, as klimb.latents.MeanField has.")
     if N > LARGEST_DENSE:
-        return PrimalCoordinates(design, root, posterior.m, "f", posterior.m, posterior.v)
+        return MatrixCoordinates(design, root, "f", posterior.m, np.sqrt(posterior.v))
     rows = design.values @ root
-    return DenseCoordinates(np.asarray(rows @ rows.T), posterior.m, slack=latent.slack)
+    return dense_coordinates(np.asarray(rows @ rows.T), posterior.m, slack=latent.slack)
 
 
-def design_blocks(X: DesignMatrix, size: int) -> Iterator[tuple[slice, Any]]:
+def _design_blocks(X: DesignMatrix, size: int) -> Iterator[tuple[slice, Any]]:
     """Blocks of rows, dense where the design is dense and sparse where it is sparse."""
     values = getattr(X, "values", None)
     if values is None and isinstance(X, BlockedDesign):  # computed when asked for, in blocks of its own size

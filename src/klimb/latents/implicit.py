@@ -16,7 +16,7 @@ import numpy as np
 
 from klimb.errors import InputError, require
 from klimb.latents.base import Factor, Latent, Posterior, Product, mean_at
-from klimb.latents.coordinates import LARGEST_DENSE, Coordinates, PrimalCoordinates
+from klimb.latents.coordinates import LARGEST_DENSE, Coordinates, weight_coordinates
 from klimb.latents.costs import Option, Shape, double_loop
 from klimb.latents.linear import LinearParts
 from klimb.latents.weights_posterior import DenseWeights
@@ -164,7 +164,7 @@ class Implicit(Latent):
     @property
     def n_products(self) -> int:
         """Products so far of a single vector with an operator of the model or its transpose; diagonal ones are free."""
-        operators = [*_parts(self.B), *([] if self.gaussian.X is None else _parts(self.gaussian.X))]
+        operators = [*self.B.leaves, *([] if self.gaussian.X is None else self.gaussian.X.leaves)]
         return sum(part.n_products for part in operators if not _diagonal(part))
 
     def precision(self, gamma: Array) -> NormalMatrix:
@@ -173,7 +173,7 @@ class Implicit(Latent):
         Rows of B that see one weight each (an identity, for a sparsity prior) belong to the diagonal.
         """
         shift, parts = self.gaussian.prior_precision, []
-        for part, weights in zip(_parts(self.B), np.split(gamma, self._edges), strict=True):
+        for part, weights in zip(self.B.leaves, np.split(gamma, self._edges), strict=True):
             if not _diagonal(part):
                 parts.append((part, weights))
             else:
@@ -182,7 +182,7 @@ class Implicit(Latent):
 
     @cached_property
     def _edges(self) -> Index:
-        return np.cumsum([part.shape[0] for part in _parts(self.B)])[:-1]
+        return np.cumsum([part.shape[0] for part in self.B.leaves])[:-1]
 
     def _data_part(self) -> list[tuple[Operator, Array]]:
         X = self.gaussian.X
@@ -292,7 +292,7 @@ class Implicit(Latent):
         """By the dense root of a posterior covariance that the fit had no need of."""
         root, matrix = self._weight_root(posterior), self.B.explicit
         design = as_design(self.B.dense() if matrix is None else matrix, "B")
-        return PrimalCoordinates(design, root, posterior.mean, "weight", posterior.m, posterior.v)
+        return weight_coordinates(design, root, posterior.mean)
 
     def _weight_root(self, posterior: Posterior) -> Array:
         if self.n_weights > LARGEST_DENSE:
@@ -357,11 +357,6 @@ def _stack(B: Any, name: str) -> Operator:
     if len(parts) == 1 or len({part.shape[1] for part in parts}) > 1:
         return as_operator(B, name)
     return StackedOperator(parts) if any(_diagonal(part) for part in parts) else as_operator(B, name)
-
-
-def _parts(operator: Operator) -> tuple[Operator, ...]:
-    """The operators that a stack is made of."""
-    return operator.parts if isinstance(operator, StackedOperator) else (operator,)
 
 
 def _diagonal(operator: Operator) -> bool:

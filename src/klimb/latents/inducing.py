@@ -1,7 +1,6 @@
 """A Gaussian process seen through M inducing points: [S] Eq. (4)."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -9,7 +8,7 @@ import numpy as np
 
 from klimb.errors import InputError, require
 from klimb.latents.base import Latent, Posterior, asked, mean_at, variances_at
-from klimb.latents.coordinates import Coordinates, PrimalCoordinates
+from klimb.latents.coordinates import Coordinates, MatrixCoordinates
 from klimb.latents.costs import Option, Shape, inducing
 from klimb.latents.weights import PrimalFactor, Weights
 from klimb.latents.weights_posterior import DenseWeights
@@ -83,7 +82,7 @@ class Inducing(Latent):
         self._weights = Weights(rows, slack=np.maximum(total - explained, 0.0), form="primal")
         self.row_design, self.root = rows, whitener.root  # L with L L' = Kuu
         self.n_weights = self.dense_size = self._weights.n_weights
-        self.mean = mean_at(mean, (self.n_sites,), "mean")
+        self.mean = self._weights.mean = mean_at(mean, (self.n_sites,), "mean")  # of f: that of the weights is zero
         self.slack = self._weights.slack
 
     @cached_property
@@ -98,6 +97,8 @@ class Inducing(Latent):
     mvm = asked("_weights", "mvm")
     factor = asked("_weights", "factor")
     design = asked("_weights", "design")
+    weight_mean = asked("_weights", "weight_mean")
+    weight_covariance = asked("_weights", "weight_covariance")
 
     def thin(self, rows: Index) -> Latent | None:
         weights = self._weights.thin(rows)
@@ -107,25 +108,13 @@ class Inducing(Latent):
         thinned._whitener, thinned._weights = self._whitener, weights
         thinned.row_design, thinned.root = weights.X, self.root
         thinned.n_sites, thinned.n_weights, thinned.dense_size = len(rows), self.n_weights, self.dense_size
-        thinned.mean, thinned.slack = self.mean[rows], weights.slack
+        thinned.mean = weights.mean = self.mean[rows]
+        thinned.slack = weights.slack
         return thinned
 
     def marginals(self, posterior: Posterior) -> tuple[Array, Array]:
-        m, v = self._weights.marginals(self._inner(posterior))
+        m, v = posterior.latent.detach(posterior).at(self.row_design, self.slack)
         return self.mean + m, v
-
-    @staticmethod
-    def _inner(posterior: Posterior) -> Posterior:
-        """The same posterior, seen by the whitened weights of the latent it belongs to."""
-        latent = posterior.latent
-        assert isinstance(latent, Inducing)
-        return replace(posterior, latent=latent._weights, m=posterior.m - latent.mean)
-
-    def weight_mean(self, posterior: Posterior) -> Array:
-        return self._weights.weight_mean(self._inner(posterior))
-
-    def weight_covariance(self, posterior: Posterior) -> Array:
-        return self._weights.weight_covariance(self._inner(posterior))
 
     def weight_root(self, posterior: Posterior) -> Array:
         """A matrix whose outer square is the posterior covariance of the whitened weights."""
@@ -163,8 +152,7 @@ class Inducing(Latent):
         return 0.5 * (d_inner + d_inner.T), -0.5 * np.sum([q.gamma for q in posteriors], axis=0)
 
     def coordinates(self, posterior: Posterior) -> Coordinates:
-        root = self.weight_root(posterior)
-        return PrimalCoordinates(self.row_design, root, posterior.m, "f", posterior.m, posterior.v)
+        return MatrixCoordinates(self.row_design, self.weight_root(posterior), "f", posterior.m, np.sqrt(posterior.v))
 
     def detach(self, posterior: Posterior) -> DenseWeights:
         """q of the whitened weights: rows of L are ``Whitener(latent.root).whitened(k(X_new, Z))``."""

@@ -1,16 +1,15 @@
 """A Gaussian process at its own inputs: f ~ N(mean, K) with a dense K."""
 
-import weakref
 from abc import abstractmethod
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import require
 from klimb.latents.base import Factor, Latent, Posterior, check_spread, draws_from, factor_of, mean_at, variances_at
-from klimb.latents.coordinates import Coordinates, DenseCoordinates
+from klimb.latents.coordinates import Coordinates, dense_coordinates
 from klimb.latents.costs import Option, Shape, kernel
 from klimb.latents.shocks import MOST_REDUCED, Shocks
 from klimb.numerics import dense
@@ -25,48 +24,6 @@ MOST_WEAK = 0.3  # share of such sites up to which their columns of V are comput
 WEAK_SINGLE = 1e-4  # gamma_i v_i below this: single precision has too few digits of B^-1 for V_ij
 MOST_SINGLE = 1e5  # trace of G K up to which B, whose least eigenvalue is 1, keeps two digits in single precision
 WEAK_SITE = 1e-4  # gamma_i k_ii below this: (1 - (B^-1)_ii) / gamma_i would cancel, so V_ii comes from K - W'W
-MOST_SPARE, LARGEST_SPARE = 2, 4000**2  # work arrays kept, and the entries from which they are not worth keeping
-
-
-class Buffers:
-    """n x n work arrays, handed from a factor that is gone to the next one.
-
-    Fresh memory has to be mapped page by page, which for n of some thousands can cost as much as a factorisation.
-    """
-
-    _known: ClassVar["weakref.WeakValueDictionary[int, Buffers]"] = weakref.WeakValueDictionary()
-
-    @classmethod
-    def of(cls, n: int) -> "Buffers":
-        """Those that all latents of this size share, as those of one model at many hyperparameters."""
-        return cls._known.setdefault(n, cls(n))
-
-    def __init__(self, n: int) -> None:
-        self._shape = (n, n)
-        self._spare: list[Array] = []
-
-    def take(self) -> Array:
-        try:
-            return self._spare.pop()
-        except IndexError:
-            return np.empty(self._shape)
-
-    def drop(self) -> None:
-        """Free what nobody has, before a matrix of the same size that is no work array."""
-        self._spare.clear()
-
-    def lend(self, buffer: Array, borrower: object) -> None:
-        """Take ``buffer`` back when ``borrower`` is garbage."""
-        weakref.finalize(borrower, self._give_back, buffer).atexit = False
-
-    def _give_back(self, buffer: Array) -> None:
-        if len(self._spare) < MOST_SPARE and buffer.size <= LARGEST_SPARE:
-            self._spare.append(buffer)
-
-
-def in_single(work: Array) -> Array:
-    """A matrix in single precision of the size of ``work``, in its memory."""
-    return np.asarray(work.reshape(-1).view(np.float32)[: work.size].reshape(work.shape))
 
 
 def positive(v: Array, prior: Array) -> Array:
@@ -74,9 +31,9 @@ def positive(v: Array, prior: Array) -> Array:
     return np.asarray(np.maximum(v, np.finfo(float).eps * prior))
 
 
-def identity_plus(K: Array, root: Array, out: Array | None = None) -> Array:
-    """The lower triangle of I + diag(root) K diag(root), K symmetric, in Fortran order and the precision of ``out``."""
-    B = np.empty_like(K, order="C") if out is None else out
+def identity_plus(K: Array, root: Array, *, single: bool = False) -> Array:
+    """The lower triangle of I + diag(root) K diag(root) for a symmetric K, in Fortran order."""
+    B = np.empty(K.shape, np.float32 if single else np.float64)
 
     def fill(blocks: list[slice]) -> None:
         for rows in blocks:  # both scalings while the block is in the cache
@@ -124,16 +81,11 @@ class KernelFactor(DenseFactor):
     With ``single``, B and its inverse are in single precision: half the time, and four digits or so of variances.
     """
 
-    def __init__(self, K: Array, gamma: Array, buffers: Buffers | None = None, *, single: bool = False) -> None:
+    def __init__(self, K: Array, gamma: Array, *, single: bool = False) -> None:
         self.gamma = gamma
         self._K = K
         self._root = np.sqrt(gamma)
-        work = None if buffers is None else buffers.take()
-        if buffers is not None and work is not None:
-            buffers.lend(work, self)
-        if single:
-            work = np.empty(K.shape, np.float32) if work is None else in_single(work)
-        lower = dense.cholesky(identity_plus(K, self._root, work))  # in place, and so is its inverse
+        lower = dense.cholesky(identity_plus(K, self._root, single=single))  # in place, and so is its inverse
         self.logdet = dense.log_det_from_cholesky(lower)
         self.log_det_rounding = len(K) * float(np.finfo(np.float32).eps) if single else 0.0
         self._inverse = dense.triangular_inverse(lower)  # L^-1
@@ -191,7 +143,6 @@ class KernelFactor(DenseFactor):
 
     def marginal_precision(self) -> Array:
         """G^1/2 B^-1 G^1/2."""
-        Buffers.of(len(self.gamma)).drop()
         P, _ = lapack.dlauum(self._inverse, lower=1)
         P *= self._root[:, None]
         P *= self._root
@@ -206,7 +157,6 @@ class KernelFactor(DenseFactor):
         return self.whitened(cross), np.zeros((0, len(cross)))
 
     def covariance(self) -> Array:
-        Buffers.of(len(self.gamma)).drop()
         weak = np.flatnonzero(self.gamma * np.diagonal(self._K) < WEAK_SITE)
         if len(weak) > MOST_WEAK * len(self.gamma):
             W = self.explained_root(slice(None))
@@ -229,7 +179,6 @@ class KernelFactor(DenseFactor):
         return np.asarray(self._K[:, weak] - self._K @ (self._root[:, None] * half))
 
     def correlations(self, sd: Array) -> npt.NDArray[np.float32] | None:
-        Buffers.of(len(self.gamma)).drop()
         weak = np.flatnonzero(self.gamma * sd**2 < WEAK_SINGLE)
         if len(weak) > MOST_WEAK * len(self.gamma):
             return super().correlations(sd)
@@ -303,11 +252,11 @@ class SignedKernelFactor(DenseFactor):
         return W, dense.triangular_solve(self._lower, self._root[:, None] * V1)
 
 
-def kernel_factor(K: Array, gamma: Array, buffers: Buffers | None = None, *, single: bool = False) -> DenseFactor:
+def kernel_factor(K: Array, gamma: Array, *, single: bool = False) -> DenseFactor:
     """The cheapest factor for these signs of gamma, in ``single`` precision if it may be and has digits enough."""
     if gamma.size and gamma.min() < 0:
         return SignedKernelFactor(K, gamma)
-    return KernelFactor(K, gamma, buffers, single=single and bool(gamma @ np.diagonal(K) < MOST_SINGLE))
+    return KernelFactor(K, gamma, single=single and bool(gamma @ np.diagonal(K) < MOST_SINGLE))
 
 
 class Kernel(Latent):
@@ -345,7 +294,6 @@ class Kernel(Latent):
                 dense.check_psd(self.K, "K")
         self.mean = mean_at(mean, (self.n_sites,), "mean")
         self.slack = np.zeros(self.n_sites)
-        self._buffers = Buffers.of(self.n_sites)
         self._kept: dict[int, tuple[Array, DenseFactor]] = {}  # by identity of gamma
 
     @cached_property
@@ -360,7 +308,7 @@ class Kernel(Latent):
         return reach * reach  # not ** 2, which raises where this is infinite
 
     def factor(self, gamma: Array) -> DenseFactor:
-        return kernel_factor(self.K, gamma, self._buffers)
+        return kernel_factor(self.K, gamma)
 
     def kept_factor(self, gamma: Array) -> DenseFactor:
         """The factor at this very ``gamma``, made once: for predictions, which come again and again."""
@@ -385,7 +333,7 @@ class Kernel(Latent):
         return draws_from(posterior.m, root, n, rng)
 
     def coordinates(self, posterior: Posterior) -> Coordinates:
-        return DenseCoordinates(self._factor_of(posterior).covariance(), posterior.m)
+        return dense_coordinates(self._factor_of(posterior).covariance(), posterior.m)
 
     def diagonal(self) -> Latent:
         """With q diagonal over f at the sites."""

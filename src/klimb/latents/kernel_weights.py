@@ -90,11 +90,6 @@ class KernelWeights(WeightPosterior):
     def covariances(self, rows: Index, columns: Index) -> Array:
         return self.v[rows] if np.array_equal(rows, columns) else self.covariance()[rows, columns]
 
-    def block_covariance(self, at: slice, k: int) -> Array:
-        V = self.covariance()[at, at]
-        count = len(V) // k
-        return np.asarray(np.einsum("cicj->ij", V.reshape(count, k, count, k)))
-
     def _cross(self, L: Any) -> CrossCovariances:
         if isinstance(L, CrossCovariances):
             return L

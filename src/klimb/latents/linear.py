@@ -16,19 +16,19 @@ from klimb.numerics.lazy import scipy_linalg, scipy_sparse
 class WeightPrior:
     """N(mean, S S') over D weights; the root S is diagonal (kept as a vector) or a D x R matrix, R the rank."""
 
-    def __init__(self, mean: Any, cov: Any, n_weights: int) -> None:
+    def __init__(self, mean: Any, cov: Any, n_weights: int, name: str = "cov") -> None:
         self.n_weights = n_weights
         self.mean = mean_at(mean, (n_weights,), "mean")
-        values = as_float(cov, "cov")
+        values = as_float(cov, name)
         if values.ndim <= 1:
-            self.root = np.sqrt(variances_at(values, (n_weights,), "cov"))
+            self.root = np.sqrt(variances_at(values, (n_weights,), name))
         elif values.shape == (n_weights, n_weights):
-            check_symmetric(values, "cov")
-            self.root = psd_square_root(values, "cov")
+            check_symmetric(values, name)
+            self.root = psd_square_root(values, name)
         else:
             raise InputError(
-                f"cov must be a number, a vector of {n_weights} variances or a {n_weights} x {n_weights} matrix",
-                f"shape {values.shape}", "There is one variance per column of X.",
+                f"{name} must be a number, a vector of {n_weights} variances or a {n_weights} x {n_weights} matrix",
+                f"shape {values.shape}", "There is one variance per column.",
             )
 
     def whiten(self, gram: Array) -> Array:

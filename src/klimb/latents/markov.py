@@ -11,7 +11,7 @@ import numpy as np
 
 from klimb.errors import InputError, require
 from klimb.latents.base import Factor, Latent, Posterior, Product, check_spread, factor_of, mean_at
-from klimb.latents.coordinates import LARGEST_DENSE, Coordinates, DenseCoordinates, Kind, Visit
+from klimb.latents.coordinates import LARGEST_DENSE, Coordinates, Kind, Visit, dense_coordinates
 from klimb.latents.costs import Option, Shape, chain
 from klimb.latents.kernel import Kernel
 from klimb.latents.weights_posterior import WeightPosterior
@@ -179,7 +179,7 @@ class Markov(Latent):
         if self.n_sites > FEW:
             return MarkovCoordinates(self, posterior, factor)
         covariance = factor.covariance()
-        return DenseCoordinates(factor.dense() if covariance is None else covariance, posterior.m)
+        return dense_coordinates(factor.dense() if covariance is None else covariance, posterior.m)
 
     def detach(self, posterior: Posterior) -> WeightPosterior:
         from klimb.latents.kernel_weights import ChainWeights

@@ -1,6 +1,5 @@
 """Mean-field: q has a diagonal covariance over the weights."""
 
-from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -8,13 +7,12 @@ import numpy as np
 
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.latents.base import Factor, Latent, Posterior, asked
-from klimb.latents.coordinates import Coordinates, Kind, MatrixCoordinates, design_blocks
+from klimb.latents.coordinates import Coordinates, MatrixCoordinates
 from klimb.latents.implicit import Implicit
 from klimb.latents.weights import Form, Weights, new_design
 from klimb.latents.weights_posterior import DenseWeights
 from klimb.linalg.matrix import DenseDesign, DesignMatrix
 from klimb.numerics.arrays import Array, Index
-from klimb.numerics.dense import triangular_solve
 
 
 class MeanFieldFactor(Factor):
@@ -120,7 +118,8 @@ class MeanField(Latent):
         return np.diag(self.weight_variances(posterior))
 
     def coordinates(self, posterior: Posterior) -> Coordinates:
-        return MeanFieldCoordinates(self, posterior)
+        full, sd = self.full, np.sqrt(self.weight_variances(posterior))
+        return MatrixCoordinates(full.X, np.diag(sd)[:, sd > 0], "weight", posterior.mean, sd, diagonal=full.prior.root)
 
     def detach(self, posterior: Posterior) -> DenseWeights:
         return DenseWeights(posterior.mean, np.sqrt(self.weight_variances(posterior)))
@@ -135,38 +134,3 @@ class MeanField(Latent):
         """Mean and variance of f at new rows; ``slack`` is the extra variance there."""
         design, extra = new_design(X_new, slack, self.n_weights)
         return self.detach(posterior).at(design, extra * posterior.spread)
-
-
-class MeanFieldCoordinates(MatrixCoordinates):
-    """A diagonal q over weights: log prior - log q is not a sum over the sites."""
-
-    independent = "weights"
-
-    def __init__(self, latent: MeanField, posterior: Posterior) -> None:
-        self._full, self.n_sites = latent.full, latent.n_sites
-        self.kind: Kind = "weight"
-        self.mean, self.sd = posterior.mean, np.sqrt(latent.weight_variances(posterior))
-        self._free = np.flatnonzero(self.sd > 0)
-        self.dim = len(self._free)
-        self.C = np.zeros((len(self.sd), self.dim))
-        self.C[self._free, np.arange(self.dim)] = self.sd[self._free]
-        self._gamma = posterior.gamma
-
-    def blocks(self, size: int) -> Iterator[tuple[slice, Any]]:
-        return design_blocks(self._full.X, size)
-
-    def report(self, z: Array, which: Any) -> Array:
-        assert self.C is not None
-        return np.asarray(z @ self.C[which].T)
-
-    def excess(self, z: Array) -> tuple[Array, Array]:
-        """|z|^2 / 2 - d' Lambda d / 2 with d = C z and Lambda the prior precision."""
-        assert self.C is not None
-        root = self._full.prior.root
-        if root.ndim == 1:
-            ratio = self.sd[self._free] / root[self._free]
-            slopes = z * (1.0 - ratio**2)
-        else:
-            whitened = triangular_solve(np.asfortranarray(root), self.C)  # root^-1 C
-            slopes = z - (z @ whitened.T) @ whitened
-        return 0.5 * np.einsum("ij,ij->i", z, slopes), slopes

@@ -24,14 +24,7 @@ from klimb.latents.linear import LinearParts, WeightPrior, dense_rows
 from klimb.latents.shocks import Shocks
 from klimb.linalg.matrix import DenseDesign
 from klimb.numerics.arrays import Array, as_float, slices
-from klimb.numerics.dense import (
-    check_symmetric,
-    cholesky,
-    log_det_from_cholesky,
-    psd_square_root,
-    row_blocks,
-    triangular_inverse,
-)
+from klimb.numerics.dense import cholesky, log_det_from_cholesky, row_blocks, triangular_inverse
 from klimb.numerics.lazy import scipy_sparse
 
 FEW = 20_000  # numbers up to which sums over levels column by column cost less than a sparse matrix
@@ -334,15 +327,8 @@ def inverse_blocks(D: Array) -> tuple[Array, float]:
 
 def group_root(group_cov: Any, k: int) -> Array:
     """R (k x r) with R R' = group_cov."""
-    values = as_float(group_cov, "group_cov")
-    if values.ndim <= 1:
-        return np.diag(np.sqrt(variances_at(values, (k,), "group_cov")))
-    if values.shape != (k, k):
-        raise InputError(f"group_cov must be a number, {k} variances or a {k} x {k} matrix", f"shape {values.shape}",
-                         "There is one variance per column of values.")
-    check_symmetric(values, "group_cov")
-    root = psd_square_root(values, "group_cov")
-    return root if root.shape[1] else np.zeros((k, 1))
+    root = WeightPrior(0.0, group_cov, k, "group_cov").root
+    return np.diag(root) if root.ndim == 1 else root if root.shape[1] else np.zeros((k, 1))
 
 
 def checked_levels(codes: Any, values: Any, n: int, n_levels: int | None) -> tuple[npt.NDArray[np.intp], int, Array]:
@@ -361,6 +347,3 @@ def checked_levels(codes: Any, values: Any, n: int, n_levels: int | None) -> tup
     require(len(t) == n and t.shape[1], f"values must have {n} rows and at least one column", f"shape {t.shape}",
             "There is one row of values per row of X.")
     return level, count, t
-
-
-

@@ -17,8 +17,10 @@ from klimb.latents.weights_posterior import (
     pooled_root,
     register,
     root_covariances,
+    with_rest,
 )
 from klimb.numerics.arrays import Array, Index
+from klimb.numerics.lazy import scipy_linalg
 
 
 @register
@@ -67,10 +69,8 @@ class Several(WeightPosterior):
         return np.asarray(v[:, :, None] * np.eye(len(self.parts)))
 
     def joint(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
-        from scipy.linalg import block_diag
-
         pairs = [part.joint(one, own) for part, one, own in self.each(L, rest)]
-        return np.concatenate([m for m, _ in pairs]), np.asarray(block_diag(*(V for _, V in pairs)))
+        return np.concatenate([m for m, _ in pairs]), np.asarray(scipy_linalg.block_diag(*(V for _, V in pairs)))
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         return np.hstack([part.sample(n, rng) for part in self.parts])
@@ -129,13 +129,9 @@ class CoupledOutputs(WeightPosterior):
     def joint(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
         pairs = list(self._each.each(L, rest))
         rows = [functionals(own, part.size).dense() @ part.root for part, own, _ in pairs]
-        mean, V = self._each.joint(L, rest)
-        ends = np.cumsum([0] + [len(block) for block in rows])
-        for c, d in zip(*np.triu_indices(len(rows), 1), strict=True):
-            across = rows[c] @ rows[d].T
-            V[ends[c] : ends[c + 1], ends[d] : ends[d + 1]] = across
-            V[ends[d] : ends[d + 1], ends[c] : ends[c + 1]] = across.T
-        return mean, V
+        blocks = [with_rest(np.zeros((len(own), len(own))), more) for own, (*_, more) in zip(rows, pairs, strict=True)]
+        whole = np.concatenate(rows)
+        return self.at(L)[0], np.asarray(whole @ whole.T + scipy_linalg.block_diag(*blocks))
 
     @classmethod
     def pooled(cls, parts: Sequence[Any], weights: Array) -> WeightPosterior | None:

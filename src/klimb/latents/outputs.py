@@ -16,6 +16,7 @@ from klimb.latents.coordinates import Coordinates, Visit
 from klimb.latents.costs import Option, Shape, cheapest
 from klimb.latents.output_posteriors import Several
 from klimb.numerics.arrays import Array
+from klimb.numerics.lazy import scipy_linalg
 
 
 class OutputsFactor(Factor):
@@ -133,9 +134,7 @@ class Outputs(Latent):
         return np.concatenate([m for m, _ in pairs]), np.concatenate([v for _, v in pairs])
 
     def design(self) -> Array:
-        from scipy.linalg import block_diag
-
-        return np.asarray(block_diag(*(part.design() for part in self.parts)))
+        return np.asarray(scipy_linalg.block_diag(*(part.design() for part in self.parts)))
 
     def split(self, posterior: Posterior) -> tuple[Posterior, ...]:
         """The posterior of each output by itself: ``.mean``, ``.covariance()``, ``.m``, ``.v`` and so on.
@@ -154,9 +153,7 @@ class Outputs(Latent):
         return np.concatenate([part.mean for part in self.split(posterior)])
 
     def weight_covariance(self, posterior: Posterior) -> Array:
-        from scipy.linalg import block_diag
-
-        return np.asarray(block_diag(*(part.covariance() for part in self.split(posterior))))
+        return np.asarray(scipy_linalg.block_diag(*(part.covariance() for part in self.split(posterior))))
 
     def coordinates(self, posterior: Posterior) -> Coordinates:
         return OutputsCoordinates([part.latent.coordinates(part) for part in self.split(posterior)])

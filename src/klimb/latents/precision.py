@@ -31,6 +31,7 @@ from klimb.latents.costs import Option, Shape, sparse_factor
 from klimb.latents.linear import LinearParts, side_by_side
 from klimb.latents.precision_weights import SparseWeights
 from klimb.linalg.analysis import SelectedFactor, analysed, lower_triangle
+from klimb.linalg.matrix import rows_by_length
 from klimb.numerics.arrays import Array, Index, Mask, as_float
 from klimb.numerics.dense import cholesky, log_det_from_cholesky, psd_square_root, row_blocks, triangular_inverse
 from klimb.numerics.lazy import scipy_linalg, scipy_sparse
@@ -129,14 +130,11 @@ def _pinned(constraints: Array, shared: Mask) -> Index:
 
 def _pairs(A: Any) -> tuple[npt.NDArray[np.int64], Index, Array]:
     """Of every row and every pair (i, j) of its nonzeros: i n + j, the row, and the product of the two."""
-    n, counts = A.shape[1], np.diff(A.indptr)
-    keys, sites, products = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.intp)], [np.zeros(0)]
-    for k in np.unique(counts[counts > 0]).tolist():
-        rows = np.flatnonzero(counts == k)
-        at = A.indptr[rows][:, None] + np.arange(k)
-        columns, values = A.indices[at].astype(np.int64), A.data[at]
+    n, keys, sites, products = A.shape[1], list[Any](), list[Any](), list[Any]()
+    for rows, entries in rows_by_length(A):
+        columns, values = A.indices[entries].astype(np.int64), A.data[entries]
         keys.append((columns[:, :, None] * n + columns[:, None, :]).ravel())
-        sites.append(np.repeat(rows, k * k))
+        sites.append(np.repeat(rows, columns.shape[1] ** 2))
         products.append((values[:, :, None] * values[:, None, :]).ravel())
     return np.concatenate(keys), np.concatenate(sites), np.concatenate(products)
 
@@ -181,7 +179,7 @@ class PrecisionFactor(Factor):
     def variances(self) -> Array:
         if self._variances is None:
             layout = self.layout
-            v = np.asarray(layout.pairs_t @ self.inner.inverse_entries(), dtype=np.float64)
+            v = np.asarray(layout.pairs_t @ self.inner.inverse_entries, dtype=np.float64)
             for rows in row_blocks(len(v), 2 * max(self.T.shape[1], 1)):
                 rest = self.residual_rows(layout.A_s[rows], layout.A_b[rows])
                 v[rows] += np.einsum("ij,ij->i", rest @ self.S_inverse, rest)

@@ -9,6 +9,7 @@ import numpy as np
 from klimb._stored import SKIPPED
 from klimb.latents.weights_posterior import WeightPosterior, register, with_rest
 from klimb.linalg.analysis import SelectedFactor, analysed, lower_triangle
+from klimb.linalg.matrix import rows_by_length
 from klimb.linalg.ordering import transposition
 from klimb.numerics.arrays import Array, Index
 from klimb.numerics.dense import psd_square_root, row_blocks
@@ -73,7 +74,7 @@ class SparseWeights(WeightPosterior):
         n = len(self.inner)
         keys = j.astype(np.int64) * n + i
         at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
-        out = self.factor.inverse_entries()[at]
+        out = self.factor.inverse_entries[at]
         missing = np.flatnonzero(self._keys[at] != keys)
         if len(missing):
             columns, which = np.unique(j[missing], return_inverse=True)
@@ -115,12 +116,9 @@ class SparseWeights(WeightPosterior):
 
     def _inner_variances(self, inner: Any) -> Array:
         """l' P_ss^-1 l of sparse rows, from entries of the inverse; where these are many, by half a solve."""
-        counts = np.diff(inner.indptr)
         v = np.zeros(inner.shape[0])
-        for k in np.unique(counts[counts > 0]).tolist():
-            rows = np.flatnonzero(counts == k)
-            at = inner.indptr[rows][:, None] + np.arange(k)
-            columns, values = inner.indices[at].astype(np.intp), inner.data[at]
+        for rows, at in rows_by_length(inner):
+            columns, values, k = inner.indices[at].astype(np.intp), inner.data[at], at.shape[1]
             if k > 64:
                 for some in row_blocks(len(rows), len(self.inner)):
                     half = self.factor.half_solve(np.asarray(inner[rows[some]].toarray().T))

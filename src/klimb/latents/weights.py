@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from klimb.errors import InputError
 from klimb.latents.base import Factor, Latent, Posterior, Product, checked_outputs, draws_from, sites_of, variances_at
-from klimb.latents.coordinates import Coordinates, DenseCoordinates, PrimalCoordinates
+from klimb.latents.coordinates import Coordinates, dense_coordinates, weight_coordinates
 from klimb.latents.costs import Option, Shape, cheapest, dual, primal
-from klimb.latents.kernel import Buffers, DenseFactor, Kernel, kernel_factor
+from klimb.latents.kernel import DenseFactor, Kernel, kernel_factor
 from klimb.latents.linear import LinearParts, WeightPrior
 from klimb.latents.shocks import MOST_REDUCED, UNSEEN, Shocks
-from klimb.latents.weights_posterior import DenseWeights, WeightPosterior, WideWeights
+from klimb.latents.weights_posterior import AttachedWeights, DenseWeights, WeightPosterior, WideWeights
 from klimb.linalg.matrix import DesignMatrix, ScaledRows, as_design
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import (
@@ -167,7 +167,6 @@ class Weights(Latent):
         if self.form == "dual":
             with threads_for(self.dense_size):
                 self._K = design.outer_gram(prior.root) if K is None else K
-            self._buffers = Buffers.of(self.n_sites)
 
     @cached_property
     def prior_variances(self) -> Array:
@@ -186,7 +185,7 @@ class Weights(Latent):
 
     def factor(self, gamma: Array) -> Factor:
         if self._K is not None:
-            return kernel_factor(self._K, gamma, self._buffers, single=self._single)  # [A] Eq. (18)-(19)
+            return kernel_factor(self._K, gamma, single=self._single)  # [A] Eq. (18)-(19)
         return PrimalFactor(self.X, self.prior, gamma, self.n_outputs)
 
     def bound_gradient(self, posterior: Posterior) -> Array:
@@ -254,7 +253,7 @@ class Weights(Latent):
     def coordinates(self, posterior: Posterior) -> Coordinates:
         factor = posterior.factorised()
         if isinstance(factor, PrimalFactor):
-            return PrimalCoordinates(self.X, factor.weight_root(), posterior.mean, "weight", posterior.m, posterior.v)
+            return weight_coordinates(self.X, factor.weight_root(), posterior.mean)
         covariance = factor.covariance()
         assert covariance is not None
         seen = symmetric_from_lower(covariance) * -posterior.gamma[:, None]
@@ -266,7 +265,7 @@ class Weights(Latent):
         prior = root**2 if root.ndim == 1 else np.einsum("ij,ij->i", root, root)
         explained = np.einsum("ij,j,ij->i", pushed, posterior.gamma, cross)
         variances = np.asarray(np.maximum(prior - explained, np.finfo(float).eps * prior))
-        return DenseCoordinates(covariance, posterior.m, (cross, posterior.mean, variances))
+        return dense_coordinates(covariance, posterior.m, (cross, posterior.mean, variances))
 
     def shocks(self, posterior: Posterior) -> Shocks | None:
         unseen = float(np.abs(posterior.gamma) @ self.slack)  # at most rounding errors, where points are all inputs
@@ -292,8 +291,6 @@ class Weights(Latent):
         if self._K is None:
             return DenseWeights(posterior.mean, self.posterior_root(posterior))
         if self.n_sites * self.n_weights > MOST_DETACHED:
-            from klimb.latents.attached import AttachedWeights
-
             return AttachedWeights(posterior)
 
         def made() -> tuple[Array, Array]:
@@ -335,22 +332,18 @@ class Weights(Latent):
     def predict(self, posterior: Posterior, X_new: Any, slack: Any = 0.0) -> tuple[Array, Array]:
         """Mean and variance of f at new rows, in bounded memory; ``slack`` is the extra variance there."""
         design, extra = new_design(X_new, slack, self.n_weights)
+        if not posterior.spread:
+            return self.detach(posterior).at(design)
         with threads_for(self.dense_size):
             m = design.times(self.weight_mean(posterior))
-            return m, extra * posterior.spread + self._predictive_variances(posterior, design)
-
-    def _predictive_variances(self, posterior: Posterior, design: DesignMatrix) -> Array:
-        v = np.zeros(design.shape[0])
-        if not posterior.spread:
-            return v
-        if self._K is None:
-            return design.row_norms_squared(self.posterior_root(posterior), upper=self.prior.root.ndim == 1)[0]
-        factor = self._dense_factor(posterior)
-        prior_variances, _ = design.row_norms_squared(self.prior.root)
-        for rows in row_blocks(len(v), max(self.n_sites, self.n_weights)):
-            pushed = self.prior.covariance_times(design.dense_rows(rows).T)  # Sigma_w x_*, one column each
-            v[rows] = prior_variances[rows] - factor.explained(self.X.times(pushed).T)
-        return np.maximum(v, 0.0)
+            if self._K is None:
+                upper = self.prior.root.ndim == 1
+                return m, extra + design.row_norms_squared(self.posterior_root(posterior), upper=upper)[0]
+            v, factor = design.row_norms_squared(self.prior.root)[0], self._dense_factor(posterior)
+            for rows in row_blocks(len(v), max(self.n_sites, self.n_weights)):
+                pushed = self.prior.covariance_times(design.dense_rows(rows).T)  # Sigma_w x_*, one column each
+                v[rows] -= factor.explained(self.X.times(pushed).T)
+            return m, extra + np.maximum(v, 0.0)
 
 
 def new_design(X_new: Any, slack: Any, n_weights: int) -> tuple[DesignMatrix, Array]:

@@ -93,11 +93,8 @@ class BandFactor:
     def root_solve(self, z: Array) -> Array:
         return self._back(solve_band(self.band, z.reshape(self.plan.size, -1), transpose=True), z.shape)
 
-    def inverse_entries(self) -> Array:
-        return self._inverse
-
     @cached_property
-    def _inverse(self) -> Array:
+    def inverse_entries(self) -> Array:
         plan = self.plan
         s, count = plan.block, plan.count
         band = np.zeros((plan.below + 1, s * count))

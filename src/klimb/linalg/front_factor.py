@@ -20,8 +20,7 @@ class FrontFactor:
 
     def __init__(self, tree: FrontTree, values: Array) -> None:
         self.tree = tree
-        self._buffer = buffer = tree.borrow()
-        buffer.fill(0.0)
+        buffer = np.zeros(tree.length)
         buffer[tree.entries] = values
         updates: dict[int, Array] = {}
         self.panels: list[tuple[Array, Array]] = []
@@ -57,9 +56,6 @@ class FrontFactor:
             updates[i] = update
         self.roots = buffer[tree.diagonal]  # the diagonal of L
 
-    def __del__(self) -> None:
-        self.tree.give_back(self._buffer)
-
     def forward(self, x: Array) -> Array:
         """L^-1 x for x of shape (n, k) in the order of elimination, which is overwritten."""
         x = x[:, 0] if x.shape[1] == 1 else x
@@ -92,7 +88,7 @@ class FrontFactor:
         recursion in blocks). Entries of Z outside the panels are never needed.
         """
         tree = self.tree
-        buffer = tree.borrow()
+        buffer = np.empty(tree.length)
         known: dict[int, Array] = {}
         waiting = [len(children) for children in tree.children]
         for i in range(len(tree.fronts) - 1, -1, -1):
@@ -122,9 +118,7 @@ class FrontFactor:
             elif waiting[i]:
                 known[i] = full = np.empty((m, m))
                 full[:, :p], full[:p, p:], full[p:, p:] = panel, panel[p:].T, z22
-        out = buffer.copy() if isinstance(tree.mirrored, slice) else buffer[tree.mirrored]
-        tree.give_back(buffer)
-        return out
+        return np.asarray(buffer[tree.mirrored])
 
 
 def _solve_pivots(top: Array, y: Array, *, transposed: bool) -> None:

@@ -80,20 +80,8 @@ class FrontTree:
         for i, front in enumerate(self.fronts):
             if front.placement is not None:
                 self.children[front.parent].append((i, front.placement))
-        self._spare: list[Array] = []
         self.own: list[Integers | None] = [None] * len(self.fronts)  # where the entries of a front's update go
         self.listed = [self._listed(*each) for each in zip(self.fronts, self.children, strict=True)]
-
-    def borrow(self) -> Array:
-        """A buffer for panels, with anything in it: one that was given back, for new memory costs more than its use."""
-        try:
-            return self._spare.pop()
-        except IndexError:
-            return np.empty(self.length)
-
-    def give_back(self, buffer: Array) -> None:
-        """A buffer of which nobody holds a part any more; one is kept."""
-        self._spare[:] = [buffer]
 
     def _listed(self, front: Front, children: list[tuple[int, Placement]]) -> Integers | None:
         """Where the entries of small updates go: into the front's panel, or its own update right behind that.

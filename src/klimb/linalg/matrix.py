@@ -16,7 +16,7 @@ import numpy as np
 
 from klimb.errors import InputError
 from klimb.numerics import in_place
-from klimb.numerics.arrays import Array, Index, as_float, check_finite_csr
+from klimb.numerics.arrays import Array, Index, as_float, check_finite_csr, pieces
 from klimb.numerics.dense import row_blocks, shares, together
 from klimb.numerics.lazy import scipy_sparse
 
@@ -24,7 +24,7 @@ DENSE_ENOUGH = 0.04  # share of nonzeros from which BLAS on the dense copy beats
 LARGE, WIDE, MOSTLY_ZERO = 100_000, 32, 0.2  # a dense array of this size, width and share of nonzeros may be sparse
 DENSE_LIMIT = 2**27  # entries (1 GiB) up to which a sparse matrix may be copied to a dense one
 WORTHWHILE = 1 / 20  # pairs a row over D^2 up to which pairs beat dense products, the time to build them included
-MOST_PAIRS = 50_000_000  # 600 MB
+MOST_PAIRS, PAIRS_AT_A_TIME = 50_000_000, 2**20  # 600 MB
 CANCELLED = 1e-7  # x'Vx over (sum_j |x_j| sd_j)^2 below which the sum of pairs has lost too many digits
 
 
@@ -317,6 +317,9 @@ class CsrDesign(DesignMatrix):
         scaled = self.values.multiply(root).tocsr()
         return np.asarray((scaled @ scaled.T).toarray())
 
+    def subset(self, rows: Index) -> "CsrDesign":
+        return type(self)(self.values[rows])
+
     def dense_rows(self, rows: slice) -> Array:
         return np.asarray(self.values[rows].toarray())
 
@@ -328,11 +331,7 @@ class SparseDesign(CsrDesign):
     """Any sparsity."""
 
     def weighted_gram(self, gamma: Array) -> Array:
-        scaled = self.values.data * np.repeat(gamma, np.diff(self.values.indptr))
-        return np.asfortranarray((self._transpose @ with_data(self.values, scaled)).toarray())
-
-    def subset(self, rows: Index) -> "SparseDesign":
-        return SparseDesign(self.values[rows])
+        return np.asfortranarray((self._transpose @ times_rows(self.values, gamma)).toarray())
 
 
 class PairedDesign(CsrDesign):
@@ -362,13 +361,15 @@ class PairedDesign(CsrDesign):
             norms[lost] = _row_norms(self.values[lost], root)
         return norms
 
-    def subset(self, rows: Index) -> "PairedDesign":
-        return PairedDesign(self.values[rows])
-
 
 def with_data(matrix: Any, data: Any) -> Any:
     """A CSR matrix with other entries at the same positions, which are shared."""
     return scipy_sparse.csr_matrix((data, matrix.indices, matrix.indptr), shape=matrix.shape)
+
+
+def times_rows(matrix: Any, gamma: Array) -> Any:
+    """diag(gamma) X for a CSR matrix X."""
+    return with_data(matrix, matrix.data * np.repeat(gamma, np.diff(matrix.indptr)))
 
 
 def worth_pairing(matrix: Any) -> bool:
@@ -391,15 +392,12 @@ def _pair_products(matrix: Any) -> tuple[Index, Any]:
     """(order, P): row r of P holds x_j x_k at column j D + k, j <= k, for row order[r] of the matrix."""
     N, D = matrix.shape
     matrix.sort_indices()
-    counts = np.diff(matrix.indptr)
-    order = np.argsort(counts, kind="stable")
     binary = bool((matrix.data == 1.0).all())
-    columns, data, lengths = [], [], []
-    edges = np.flatnonzero(np.diff(counts[order], prepend=-1))  # where the groups of equal counts begin
-    for rows in np.split(order, edges[1:]):
-        entries = matrix.indptr[rows][:, None] + np.arange(counts[rows[0]])
+    order, columns, data, lengths = [], [], [], []
+    for rows, entries in rows_by_length(matrix):
         index = matrix.indices[entries].astype(np.int32)
         first, second = np.triu_indices(index.shape[1])
+        order.append(rows)
         columns.append((index[:, first] * np.int32(D) + index[:, second]).ravel())
         lengths.append(np.full(len(rows), len(first)))
         if not binary:
@@ -408,4 +406,12 @@ def _pair_products(matrix: Any) -> tuple[Index, Any]:
     indptr = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
     flat = np.concatenate(columns)
     values = np.ones(len(flat)) if binary else np.concatenate(data)
-    return order, scipy_sparse.csr_matrix((values, flat, indptr), shape=(N, D * D))
+    return np.concatenate(order), scipy_sparse.csr_matrix((values, flat, indptr), shape=(N, D * D))
+
+
+def rows_by_length(matrix: Any) -> Iterator[tuple[Index, Any]]:
+    """Rows of a CSR matrix with equally many nonzeros together, and where the entries of each are stored."""
+    counts = np.diff(matrix.indptr)
+    for k in np.unique(counts).tolist():
+        for rows in pieces(np.flatnonzero(counts == k), max(1, PAIRS_AT_A_TIME // max(k, 1) ** 2)):
+            yield rows, matrix.indptr[rows][:, None] + np.arange(k)

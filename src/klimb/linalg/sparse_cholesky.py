@@ -262,12 +262,9 @@ class SparseCholesky:
         """M^-1 b for b of shape (n,) or (n, k)."""
         return self.root_solve(self.half_solve(b))
 
+    @cached_property
     def inverse_entries(self) -> Array:
         """Entries of M^-1 in the order of ``pattern.data``."""
-        return self._inverse
-
-    @cached_property
-    def _inverse(self) -> Array:
         values = self._core.inverse_entries()
         for part in reversed(self._parts):
             values = part.inverse_entries(values)

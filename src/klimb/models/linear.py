@@ -20,13 +20,12 @@ from klimb.errors import InputError
 from klimb.infer.loop import Callback, infer
 from klimb.infer.result import Result
 from klimb.latents import LATENTS
-from klimb.latents.attached import AttachedWeights
 from klimb.latents.base import Latent, Posterior
 from klimb.latents.costs import Shape
 from klimb.latents.linear import LinearParts, side_by_side
 from klimb.latents.outputs import Outputs
 from klimb.latents.weights import Weights
-from klimb.latents.weights_posterior import WeightPosterior
+from klimb.latents.weights_posterior import AttachedWeights, WeightPosterior
 from klimb.likelihoods import Likelihood, Observed
 from klimb.linalg.matrix import BlockedDesign, DesignMatrix, as_design
 from klimb.models.following import add_following, followed

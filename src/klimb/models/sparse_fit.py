@@ -9,10 +9,9 @@ import numpy as np
 from klimb._stored import SKIPPED, stored
 from klimb.errors import InputError, require
 from klimb.infer.result import Result
-from klimb.latents.attached import AttachedWeights
 from klimb.latents.base import Latent, Posterior
 from klimb.latents.costs import Shape
-from klimb.latents.weights_posterior import WeightPosterior
+from klimb.latents.weights_posterior import AttachedWeights, WeightPosterior
 from klimb.likelihoods import Likelihood, Observed, from_site
 from klimb.linalg.operators import BlockedOperator, Operator, SparseOperator, as_operator
 from klimb.linalg.variances import Variances

@@ -137,7 +137,7 @@ def _null_space(Q: Any, rank: int | None, name: str) -> tuple[Array, float, floa
             raise InputError(f"{name} must be positive definite where it has more than {MOST_DENSE} levels",
                              f"{n} levels, and a singular matrix", "Add a little to its diagonal.") from error
         diagonal = Q.indices == np.repeat(np.arange(n), np.diff(Q.indptr))
-        return np.zeros((n, 0)), float(factor.logdet), float(factor.inverse_entries()[diagonal].mean())
+        return np.zeros((n, 0)), float(factor.logdet), float(factor.inverse_entries[diagonal].mean())
     values, vectors = np.linalg.eigh(Q.toarray())
     top = float(np.abs(values).max())
     if values[0] < -SINGULAR * top or top == 0.0:

@@ -177,7 +177,7 @@ class MaternField(Field):
         _, _, masses, diagonal = self._operator
         Q, n, nu = tau2 * (kappa**4 * C + 2.0 * kappa**2 * G + square), self.size, self._smoothness
         by_kappa = 4.0 * tau2 * (kappa**4 * C + kappa**2 * G) - 2.0 * nu * Q  # times kappa
-        trace = float(masses @ self._factor(kappa).inverse_entries()[diagonal])
+        trace = float(masses @ self._factor(kappa).inverse_entries[diagonal])
         logdet_by_kappa = 4.0 * kappa**2 * trace - 2.0 * nu * n
         per_range = -1.0 / values[1] if values[1] <= self._longest else 0.0
         return [(-2.0 / values[0] * Q, -2.0 * n / values[0]), (per_range * by_kappa, per_range * logdet_by_kappa)]

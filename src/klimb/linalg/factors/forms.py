@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from klimb.errors import NotPositiveDefiniteError
-from klimb.linalg.matrix import with_data
+from klimb.linalg.matrix import rows_by_length, times_rows, with_data
 from klimb.linalg.normal_matrix import NormalMatrix, Preconditioner, SurrogateMatrix
 from klimb.linalg.operators.base import BLOCK_DOUBLES, Operator, SparseOperator, StackedOperator, as_row_indices
 from klimb.linalg.sparse_cholesky import SymbolicCholesky
@@ -16,7 +16,6 @@ from klimb.numerics.arrays import Array, Index, pieces, slices
 from klimb.numerics.dense import cholesky, log_det_from_cholesky, threads_for, triangular_inverse
 from klimb.numerics.lazy import blas, lapack, scipy_sparse
 
-PAIRS_AT_A_TIME = 2**20
 GATHER_COST = 100  # flops of a dense product that one gathered entry of the covariance costs
 CANCELLED_PAIRS = 1e-7  # b'Vb over (sum_j |b_j| sd_j)^2 below which the sum of pairs has lost too many digits
 CANCELLED = 1e-6  # of the prior variance below which what is left after subtraction is computed in another way
@@ -80,19 +79,14 @@ class PrimalFactorisation(Factorisation):
     def _by_pairs(self, matrix: Any) -> Array:
         """sum_jk b_ij b_ik V_jk over the nonzeros of each row, rows with equally many of them together."""
         V = self._covariance
-        counts = np.diff(matrix.indptr)
         values, bound = np.zeros(matrix.shape[0]), np.zeros(matrix.shape[0])
         sd = np.sqrt(V.diagonal())
-        for count in np.unique(counts[counts > 0]):
-            rows = np.flatnonzero(counts == count)
-            step = max(1, PAIRS_AT_A_TIME // int(count) ** 2)
-            for chosen in pieces(rows, step):
-                entries = matrix.indptr[chosen][:, None] + np.arange(count)
-                index = matrix.indices[entries]
-                b = matrix.data[entries] * self._scale[index]
-                block = V[index[:, :, None], index[:, None, :]]
-                values[chosen] = np.einsum("nj,njk,nk->n", b, block, b, optimize=True)
-                bound[chosen] = (np.abs(b) * sd[index]).sum(axis=1) ** 2
+        for chosen, entries in rows_by_length(matrix):
+            index = matrix.indices[entries]
+            b = matrix.data[entries] * self._scale[index]
+            block = V[index[:, :, None], index[:, None, :]]
+            values[chosen] = np.einsum("nj,njk,nk->n", b, block, b, optimize=True)
+            bound[chosen] = (np.abs(b) * sd[index]).sum(axis=1) ** 2
         lost = np.flatnonzero(values < CANCELLED_PAIRS * bound)
         if len(lost):
             values[lost] = self._by_solves(matrix[as_row_indices(lost, matrix.shape[0])])
@@ -194,13 +188,13 @@ class DualFactor(Factorisation):
         sparse = hasattr(matrix, "multiply") and hasattr(self._matrix, "multiply")
         invert = sparse and self._inverts(matrix.shape[0])
         if sparse:
-            columns = _scaled(self._matrix, None, self._root).T.tocsr()  # B' G^1/2
+            columns = times_rows(self._matrix, self._root).T.tocsr()  # B' G^1/2
         for block in _blocks(matrix.shape[0], len(self._root) if sparse else max(len(self._root), matrix.shape[1])):
             rows = matrix[block]
             squares = rows.multiply(rows) if hasattr(rows, "multiply") else rows * rows
             prior = np.asarray(squares @ scale).ravel()
             if sparse:
-                taken = self._sparse_half_norms(_scaled(rows, scale, None) @ columns, invert)
+                taken = self._sparse_half_norms(_times_columns(rows, scale) @ columns, invert)
             else:
                 cross = _product(self._matrix, scale, rows)
                 taken = self._half_norms(np.asfortranarray(self._root[:, None] * cross))
@@ -257,16 +251,15 @@ def _blocks(count: int, width: int) -> Iterator[slice]:
     return slices(count, max(64, BLOCK_DOUBLES // width))
 
 
-def _scaled(matrix: Any, columns: Array | None, rows: Array | None) -> Any:
-    """A sparse matrix with its columns or rows multiplied by numbers; indices are shared, not copied."""
-    data = matrix.data if columns is None else matrix.data * columns[matrix.indices]
-    return with_data(matrix, data if rows is None else data * np.repeat(rows, np.diff(matrix.indptr)))
+def _times_columns(matrix: Any, scale: Array) -> Any:
+    """A sparse matrix with its columns multiplied by numbers; indices are shared, not copied."""
+    return with_data(matrix, matrix.data * scale[matrix.indices])
 
 
 def _product(left: Any, scale: Array, right: Any) -> Array:
     """left diag(scale) right' as a dense array; either may be sparse."""
     if hasattr(left, "multiply") and hasattr(right, "multiply"):
-        return np.asarray((_scaled(left, scale, None) @ right.T).toarray())
+        return np.asarray((_times_columns(left, scale) @ right.T).toarray())
     if hasattr(right, "multiply"):
         return np.asarray((right @ (left * scale).T).T)
     return np.asarray(left @ (right * scale).T)
@@ -334,8 +327,8 @@ class SparseFactorisation(Factorisation, SurrogateMatrix):
         """b'Z b from the entries of Z = A^-1 within the pattern; rows that need others are solved for."""
         if not isinstance(B, SparseOperator):
             return self._by_solves(B)
-        matrix, inverse = with_data(B.matrix, B.matrix.data * self._scale[B.matrix.indices]), self._pattern.copy()
-        inverse.data = self._factor.inverse_entries()
+        matrix, inverse = _times_columns(B.matrix, self._scale), self._pattern.copy()
+        inverse.data = self._factor.inverse_entries
         ones = with_data(matrix, np.ones_like(matrix.data))
         values = _row_sums(matrix @ inverse, matrix)
         other = np.flatnonzero(_row_sums(ones @ self._pattern, ones) < np.diff(matrix.indptr).astype(float) ** 2)

@@ -5,13 +5,8 @@ M = diag + low rank is what a few Lanczos steps know of A, and the exact diagona
     A ~ S^-1 (U U' + diag(delta)) S^-1,    S = diag(A)^-1/2
 
 U holds the Ritz vectors of S A S whose value exceeds the mean tau of what is left of the trace, times sqrt(value -
-tau); delta makes the diagonals of M and A equal. As a preconditioner M takes the large eigenvalues away. As a surrogate
-it knows diag(B M^-1 B') exactly, which is where the estimators of variances begin.
-
-M = the sparse part of A, factorised, plus the diagonal of the rest is for pictures seen through a transform or a blur:
-the gradients' part of A is a sparse matrix, the measurements' part is not, but its diagonal is known. Where gamma is
-large, as it is wherever a picture is flat, the sparse part is most of A, and diag(A) alone would take hundreds of
-iterations.
+tau); delta makes the diagonals of M and A equal. M = the sparse part of A, factorised, plus the diagonal of the rest is
+for pictures seen through a transform or a blur, whose gradients are most of A where gamma is large.
 
     A Q_k = Q H,   Q = [Q_k, next block],   T = Q_k' A Q_k the leading square of H
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError
-from klimb.linalg.matrix import DenseDesign, with_data
+from klimb.linalg.matrix import DenseDesign, times_rows, with_data
 from klimb.numerics.arrays import Array, Index, finite_sum, slices
 from klimb.numerics.lazy import scipy_sparse
 
@@ -191,17 +191,14 @@ class SparseOperator(StoredOperator):
     def gram(self, gamma: Array) -> Array:
         D = self.shape[1]
         total = np.empty((D, D), order="F")
-        scaled = self._scaled(gamma)
+        scaled = times_rows(self.matrix, gamma)
         for some in slices(D, max(64, BLOCK_DOUBLES // D)):  # the matrix is symmetric: its columns are its rows
             total[:, some] = (self.transpose[some] @ scaled).toarray().T
         return total
 
     def sparse_gram(self, gamma: Array) -> Any:
         """B' diag(gamma) B as a scipy.sparse CSR matrix."""
-        return self.transpose @ self._scaled(gamma)
-
-    def _scaled(self, gamma: Array) -> Any:
-        return with_data(self.matrix, self.matrix.data * np.repeat(gamma, np.diff(self.matrix.indptr)))
+        return self.transpose @ times_rows(self.matrix, gamma)
 
     def coarse(self) -> Operator:
         return self if self.matrix.nnz < LARGE else self._single

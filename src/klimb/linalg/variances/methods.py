@@ -1,14 +1,10 @@
 """Estimators of variances and log-determinants: their results, certain bounds, draws, and one entrance for all.
 
-Bounds come from one Lanczos run. From below, projection: b'Q (Q'AQ)^-1 Q'b grows with the basis Q towards b'A^-1 b.
-From above, a precision that is too small: diag(d) plus the Nystrom approximation of B'GB from the same basis is never
-above A. Both take no more products with A than Lanczos itself. Where the prior is flat there is no such bound from
-above; then a few rows are solved for, and what the bounds from below miss in them is what they are believed to miss
-elsewhere.
+Bounds come from one Lanczos run (docs/variances.md). Where the prior is flat there is none from above; then a few rows
+are solved for, and what the bounds from below miss in them is what they are believed to miss elsewhere.
 
 A draw costs one linear system: p ~ N(0, A), x = A^-1 p (Papandreou and Yuille, NIPS 2010). The average of k squares of
-a Gaussian is its variance times chi-squared / k, so the relative standard error is sqrt(2 / k) for every row, whatever
-A is: robust, and slow to become precise.
+a Gaussian is its variance times chi-squared / k, so the relative standard error is sqrt(2 / k) for every row.
 """
 
 from collections.abc import Callable, Iterable

@@ -6,19 +6,13 @@ For noise eta with independent entries +-1, z = F eta (M = F F'), y = M^-1 z and
 
 so v_i = f v_i^M + E (b'y)(b'x - f b'y) for any f, and the closer f M^-1 is to A^-1 the less there is left to average:
 Hutchinson's estimator of a diagonal with the Krylov part taken out (Hutch++, XDiag), for rows of B instead of unit
-vectors. M is a few Lanczos steps plus a diagonal, and at the same time the preconditioner of the systems A x = z, whose
-coefficients give log det(M^-1 A) for nothing. What remains is pooled over the rows (`pooled`).
+vectors. Ratios are pooled over the rows (Fay and Herriot, JASA 1979): ratio_i = f_i + tau_i xi_i with f_i a quadratic
+function of a few features of the row, and a row's own estimate counts by tau_i^2 / (tau_i^2 + noise^2).
 
 A system A x = F eta with preconditioner M = F F' walks through the Lanczos process of C = F^-1 A F^-T from eta. Gauss's
 rule of its tridiagonal matrix gives eta' log(C) eta, whose mean is log det(A) - log det(M). The same matrix has eta'C
 eta in its corner, whose mean tr(M^-1 A) is known exactly; log(C) is C - I to first order, so taking that off leaves
-noise of second order.
-
-The model of the pooling is that of small-area estimation (Fay and Herriot, JASA 1979): ratio_i = f_i + tau_i xi_i,
-where f_i is a quadratic function of a few features of the row that cost nothing, and the direct estimate of a row adds
-noise of known size. The features say much: by how much a surrogate of low rank misses a row depends on how strong the
-row itself is in A. The best prediction is f_i plus a share tau_i^2 / (tau_i^2 + noise^2) of what the row's own estimate
-says beyond it.
+noise of second order. Why, and how accurate it is: docs/variances.md.
 """
 
 from typing import NamedTuple
