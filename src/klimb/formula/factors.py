@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from klimb._stored import stored
-from klimb.errors import InputError, listed
+from klimb.errors import InputError, listed, require
 from klimb.formula.errors import FormulaError
 from klimb.formula.functions import FUNCTIONS, bind
 from klimb.formula.nodes import Call, Name, Node
@@ -216,25 +216,20 @@ def learn_levels(node: Name, name: str, source: Source, text: str,
     levels: Sequence[str] = found
     if chosen["levels"] is not None:
         unknown = [level for level in found if level not in chosen["levels"]]
-        if unknown:
-            raise FormulaError(f"expected levels= with every level of {node.name!r}",
-                               f"{listed(map(repr, unknown), 5)} left out", f"The levels are: {listed(found)}.",
-                               text, node.span)
+        require(not unknown, f"expected levels= with every level of {node.name!r}",
+                f"{listed(map(repr, unknown), 5)} left out", f"The levels are: {listed(found)}.")
         levels = [level for level in chosen["levels"] if level in set(found)]
     reference = chosen["reference"]
     if source.waiting is not None and reference is None and chosen["contrast"] == "Treatment":
         seen = {found[k] for k in np.unique(codes)}  # a level that only waits is compared with, never to
         reference = next(level for level in levels if level in seen)
     if reference is not None:
-        if reference not in levels:
-            raise FormulaError(f"expected a level of {node.name!r} as reference", repr(reference),
-                               f"The levels are: {listed(levels)}.", text, node.span)
-        if chosen["contrast"] not in ("Treatment", "Sum"):
-            raise FormulaError("expected reference= with Treatment or Sum", chosen["contrast"],
-                               "The other contrasts have no reference level.", text, node.span)
-    if chosen["contrast"] == "Poly" and len(levels) > 40:
-        raise FormulaError("expected at most 40 levels for Poly", f"{len(levels)}", "Use s(x) or poly(x, 3).", text,
-                           node.span)
+        require(reference in levels, f"expected a level of {node.name!r} as reference", repr(reference),
+                f"The levels are: {listed(levels)}.")
+        require(chosen["contrast"] in ("Treatment", "Sum"), "expected reference= with Treatment or Sum",
+                chosen["contrast"], "The other contrasts have no reference level.")
+    require(chosen["contrast"] != "Poly" or len(levels) <= 40, "expected at most 40 levels for Poly", len(levels),
+            "Use s(x) or poly(x, 3).")
     return LevelFactor(name, node.name, tuple(levels), chosen["contrast"], reference)
 
 

@@ -218,9 +218,7 @@ class PolynomialBasis:
 def learn_polynomial(x: Array, source: Source, arguments: dict[str, Any], node: Call, text: str) -> PolynomialBasis:
     """Orthogonalise 1, x, x^2, ... over the data (Stieltjes' procedure); a row of weight 2 counts twice."""
     degree = arguments["degree"]
-    if not 1 <= degree <= 50:
-        raise FormulaError("expected a degree from 1 to 50", str(degree), "Use s(x) for flexible curves.", text,
-                           node.span)
+    require(1 <= degree <= 50, "expected a degree from 1 to 50", str(degree), "Use s(x) for flexible curves.")
     if arguments["raw"]:
         size, reach = float(np.abs(x).max(initial=0.0)), 0.5 * float(np.ptp(x)) if len(x) else 0.0
         if 0.0 < (reach / (size or 1.0)) ** degree < LOST:
@@ -229,9 +227,8 @@ def learn_polynomial(x: Array, source: Source, arguments: dict[str, Any], node: 
                                "subtract a round number from the column first.", text, node.span)
         return PolynomialBasis(degree, (), ())
     distinct = len(np.unique(x))
-    if distinct <= degree:
-        raise FormulaError(f"expected at least {degree + 1} different values for degree {degree}", f"{distinct}",
-                           "Lower the degree.", text, node.span)
+    require(distinct > degree, f"expected at least {degree + 1} different values for degree {degree}", distinct,
+            "Lower the degree.")
     low, high = float(x.min()), float(x.max())
     shift, size = 0.5 * low + 0.5 * high, 0.5 * high - 0.5 * low
     t = (x - shift) / size
@@ -278,29 +275,23 @@ class BSpline:
 def learn_bspline(x: Array, source: Source, arguments: dict[str, Any], node: Call, text: str) -> BSpline:
     """Inner knots at quantiles, unless they are given; a row of weight 2 counts twice."""
     degree, df, knots = arguments["degree"], arguments["df"], arguments["knots"]
-    if not 0 <= degree <= 10:
-        raise FormulaError("expected a degree from 0 to 10", str(degree), "3 is the usual one.", text, node.span)
+    require(0 <= degree <= 10, "expected a degree from 0 to 10", str(degree), "3 is the usual one.")
     lower = float(x.min()) if arguments["lower"] is None else arguments["lower"]
     upper = float(x.max()) if arguments["upper"] is None else arguments["upper"]
-    if knots is not None and df is not None and len(knots) + degree != df:
-        raise FormulaError("expected df or knots", "both, and they disagree",
-                           f"These knots make df={len(knots) + degree}.", text, node.span)
+    require(knots is None or df is None or len(knots) + degree == df, "expected df or knots", "both, and they disagree",
+            f"These knots make df={len(knots) + degree}.")
     if knots is None:
         df = degree if df is None else df
         inner = df - degree
-        if inner < 0:
-            raise FormulaError(f"expected df of at least the degree, {degree}", str(df),
-                               "Raise df or lower the degree.", text, node.span)
-        if df > 1000:
-            raise FormulaError("expected df of at most 1000", str(df), "Use s(x) or gp(x).", text, node.span)
+        require(inner >= 0, f"expected df of at least the degree, {degree}", str(df), "Raise df or lower the degree.")
+        require(df <= 1000, "expected df of at most 1000", str(df), "Use s(x) or gp(x).")
         inside = (x >= lower) & (x <= upper)
         knots = ()
         if inner and inside.any():
             knots = counted_quantile(x[inside], source.counts[inside], np.linspace(0, 1, inner + 2)[1:-1])
     inner_knots = tuple(sorted(float(knot) for knot in knots))
     require(lower < upper, f"{node} needs a column that varies", f"{lower:g} in every row", "Leave it out.")
-    if inner_knots and not lower < inner_knots[0] <= inner_knots[-1] < upper:
-        raise FormulaError(f"expected inner knots between {lower:g} and {upper:g}",
-                           ", ".join(f"{k:g}" for k in inner_knots),
-                           "Use fewer columns, or knots inside the range.", text, node.span)
+    require(not inner_knots or lower < inner_knots[0] <= inner_knots[-1] < upper,
+            f"expected inner knots between {lower:g} and {upper:g}", ", ".join(f"{k:g}" for k in inner_knots),
+            "Use fewer columns, or knots inside the range.")
     return BSpline(degree, inner_knots, lower, upper)

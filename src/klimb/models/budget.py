@@ -94,7 +94,6 @@ def check_in_memory(model: Any, limit: float) -> None:
         return
     plan, rows = model.plan(), model.fitted_rows()
     needed = LIBRARIES + 8.0 * AT_WORK * rows.n * model.width + dict(plan.options)[plan.choice].bytes
-    if needed > limit:
-        raise InputError(f"each process may take {readable(limit)} of memory", f"a model of {rows.n:,} rows and "
-                         f"{model.width:,} columns that needs {readable(needed)}",
-                         f'Write memory="{readable(1.1 * needed)}", use fewer columns, or pass over them: engine=1.')
+    require(needed <= limit, f"each process may take {readable(limit)} of memory", f"a model of {rows.n:,} rows and "
+            f"{model.width:,} columns that needs {readable(needed)}",
+            f'Write memory="{readable(1.1 * needed)}", use fewer columns, or pass over them: engine=1.')

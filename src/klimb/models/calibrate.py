@@ -202,8 +202,7 @@ def _parts(model: Any, site: Any) -> tuple[Latent, Site]:
     from klimb.models.model import Model
 
     if isinstance(model, Fit):
-        if model.result is None:
-            raise InputError("calibration needs the rows of the fit", "a fit from a file", "Fit again.")
+        require(model.result is not None, "calibration needs the rows of the fit", "a fit from a file", "Fit again.")
         require(model.observed.copies is None, "calibration draws every row by itself", f"cells of {model.n:,} rows",
                 "Fit with cells=False, or a sample of the rows.")
         aux = {name: values for name, values in model.observed.aux.items() if name != "status"}

@@ -95,9 +95,8 @@ def _by_name(fits: tuple[Any, ...], named: Mapping[str, Any]) -> "dict[str, Fit]
         every[name] = fit
     every |= named
     wrong = next((repr(fit) for fit in every.values() if not hasattr(fit, "loo")), None)
-    if wrong is not None or not every:
-        raise InputError("compare needs fits", wrong or "none",
-                         'Pass what klimb.fit returns: compare(fit1, fit2), or {"a": fit1, "b": fit2}.')
+    require(wrong is None and every, "compare needs fits", wrong or "none",
+            'Pass what klimb.fit returns: compare(fit1, fit2), or {"a": fit1, "b": fit2}.')
     return every
 
 

@@ -109,9 +109,8 @@ def write_container(path: PathLike, kind: str, header: Mapping[str, Any], arrays
                    for name, array in clean.items()},
     }
     text = _canonical({"document": document, "sha256": _digest(_canonical(document).encode())})
-    if len(text) > MOST_HEADER:
-        raise InputError(f"the header of a file may take {MOST_HEADER:,} bytes", f"{len(text):,}",
-                         "Put long lists of numbers into arrays.")
+    require(len(text) <= MOST_HEADER, f"the header of a file may take {MOST_HEADER:,} bytes", f"{len(text):,}",
+            "Put long lists of numbers into arrays.")
     _write_whole(Path(path), clean, {KEY: text})
 
 
@@ -164,9 +163,8 @@ def read_container(path: PathLike, kind: str | None = None, *, lazy: bool = Fals
     expected, header = document["arrays"], document["header"]
     if set(stored.keys()) != set(expected):
         _damaged(place, f"arrays {sorted(set(stored.keys()) ^ set(expected))} that do not match its list")
-    if kind is not None and document["kind"] != kind:
-        raise InputError(f"a klimb file of kind {kind!r} is needed", f"{place}, which is of kind {document['kind']!r}",
-                         "klimb.load(path) opens any kind.")
+    require(kind is None or document["kind"] == kind, f"a klimb file of kind {kind!r} is needed",
+            f"{place}, which is of kind {document['kind']!r}", "klimb.load(path) opens any kind.")
     lazily = LazyArrays(place, stored, expected)
     arrays: Mapping[str, AnyArray] = lazily if lazy else dict(lazily)
     return Container(document["kind"], document["schema"], header, arrays, document["klimb"], document["holds"])
@@ -191,10 +189,9 @@ def load(path: PathLike) -> Any:
 
 def refuse_other_schema(found: Container, known: int) -> None:
     """Raise where a kind of file has another version than this klimb reads."""
-    if found.schema != known:
-        raise InputError(f"this klimb reads files of kind {found.kind!r} in version {known}",
-                         f"version {found.schema}, by klimb {found.klimb_version}",
-                         "Update klimb." if found.schema > known else "Use that klimb, or fit again.")
+    require(found.schema == known, f"this klimb reads files of kind {found.kind!r} in version {known}",
+            f"version {found.schema}, by klimb {found.klimb_version}",
+            "Update klimb." if found.schema > known else "Use that klimb, or fit again.")
 
 
 @dataclass(frozen=True)
@@ -276,9 +273,8 @@ def _open(path: Path) -> tuple[dict[str, Any], Any]:
         _damaged(path, "a header that cannot be read")
     if _digest(_canonical(document).encode()) != digest:
         _damaged(path, "a header with another checksum than when it was written")
-    if version != FORMAT:
-        raise InputError(f"this klimb reads format {FORMAT}", f"{path}, which has format {version}, by klimb "
-                         f"{document.get('klimb')}", "Update klimb.")
+    require(version == FORMAT, f"this klimb reads format {FORMAT}", f"{path}, which has format {version}, by klimb "
+            f"{document.get('klimb')}", "Update klimb.")
     try:
         return _checked(document), stored
     except (KeyError, TypeError, ValueError, AttributeError):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import logsumexp
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.formula import parse
 from klimb.formula.factors import INTERCEPT, BasisFactor, Factor, LevelFactor, Product
 from klimb.formula.nodes import Name, Operation
@@ -159,9 +159,8 @@ def _offsets(encoder: Encoder, encoded: Encoded, data: Observed, family: Likelih
         scores = [float(y @ at) - float(y.sum()) * float(logsumexp(at, b=w)) for at in (np.log(o), o)]
         if scores[0] - scores[1] > LIKELIER:
             name, advice = str(term.expression), f"Write offset(log({term.expression}))."
-            if np.ptp(o) > OVERFLOWING:
-                raise InputError("an offset must be on the scale of the log of the mean",
-                                 f"offset({name}) from {o.min():.3g} to {o.max():.3g}, like an exposure", advice)
+            require(np.ptp(o) <= OVERFLOWING, "an offset must be on the scale of the log of the mean",
+                    f"offset({name}) from {o.min():.3g} to {o.max():.3g}, like an exposure", advice)
             yield (f"offset({name}) is added to the log of the mean, but {data.name} looks proportional to "
                    f"{name}: an exposure needs its logarithm. {advice}")
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics.arrays import slices
 from klimb.numerics.lazy import pyarrow as pa
 from klimb.rows.columns import Column, number_column, read_column
@@ -229,8 +229,7 @@ def write_batches(tables: Iterable[Any], path: Path) -> None:
     for table in tables:
         writer = parquet.ParquetWriter(path, table.schema, compression="none") if writer is None else writer
         writer.write_table(table)
-    if writer is None:
-        raise InputError("data with at least one row", "no rows", "Check how the data were read.")
+    require(writer is not None, "data with at least one row", "no rows", "Check how the data were read.")
     writer.close()
 
 

@@ -127,9 +127,8 @@ def _read_mapping(data: Mapping[Any, Any]) -> Frame:
             raise InputError(f"column {name!r} must be a list or an array", f"{data[name]!r:.40}",
                              "Repeat a constant for every row, or leave the column out.")
     lengths = {name: len(values) for name, values in data.items()}
-    if len(set(lengths.values())) > 1:
-        raise InputError("columns must have the same length", listed(f"{name}: {n}" for name, n in lengths.items()),
-                         "Cut or fill the columns that differ.")
+    require(len(set(lengths.values())) <= 1, "columns must have the same length",
+            listed(f"{name}: {n}" for name, n in lengths.items()), "Cut or fill the columns that differ.")
     n = next(iter(lengths.values()), 0)
     return Frame(data, "dict", tuple(data), n, lambda name: _read_values(name, data[name]))
 

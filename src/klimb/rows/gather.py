@@ -155,9 +155,8 @@ def _all_rows(scan: Scan, wanted: Wanted) -> Frame | RowTable:
     most = min(MOST_READ, wanted.memory / TAKEN)
     if not wanted.passes and rows <= MOST_ROWS and rows * len(wanted.names) <= most:
         return rounded(scan.collect(wanted.names) if table is None else table.whole(wanted.names), wanted.digits)
-    if wanted.digits:
-        raise InputError("round= makes cells of rows, and these are too many for memory", f"{dict(wanted.digits)}",
-                         "Round to fewer digits, or leave round= out.")
+    require(not wanted.digits, "round= makes cells of rows, and these are too many for memory", dict(wanted.digits),
+            "Round to fewer digits, or leave round= out.")
     return scan.blocks(wanted.names, wanted.engine) if table is None else table
 
 

@@ -119,9 +119,8 @@ def _from_neighbours(given: Mapping[Any, Any], name: str) -> tuple[list[Any], li
         for other in _plain(others):
             require(other in nodes, f"{name} must name every neighbour as a region of its own", repr(other),
                     f"It is a neighbour of {region!r}.")
-            if region not in _plain(given[other]):
-                raise InputError(f"{name} must be symmetric", f"{other!r} is a neighbour of {region!r}, but not the "
-                                 "other way round", "Name both.")
+            require(region in _plain(given[other]), f"{name} must be symmetric",
+                    f"{other!r} is a neighbour of {region!r}, but not the other way round", "Name both.")
     return list(nodes), [(region, other) for region, others in given.items() for other in _plain(others)]
 
 
@@ -129,9 +128,8 @@ def _from_matrix(given: Any, name: str, regions: int) -> tuple[list[Any], list[t
     matrix = given.tocoo()
     if matrix.shape[0] != matrix.shape[1]:
         raise InputError(f"{name} must be a square adjacency matrix", f"shape {matrix.shape}", _ADVICE)
-    if matrix.shape[0] < regions:
-        raise InputError(f"{name} must have a row for each of the {regions} regions of the data",
-                         f"{matrix.shape[0]} rows", "Rows of regions without neighbours are zero.")
+    require(matrix.shape[0] >= regions, f"{name} must have a row for each of the {regions} regions of the data",
+            f"{matrix.shape[0]} rows", "Rows of regions without neighbours are zero.")
     if not np.isfinite(matrix.data).all():
         raise InputError(f"{name} must hold finite numbers", "nan or infinity", "Write 0 where regions do not touch.")
     away = abs(matrix.tocsr() - matrix.T.tocsr()).tocoo()
@@ -157,9 +155,8 @@ def _labels_of(nodes: list[Any], levels: Sequence[str], appeared: Sequence[str],
         first = "1" if have <= set(names) else ""
         names = [str(node + 1) for node in nodes]
     elif whole and nodes and not have & set(names):
-        if max(nodes) >= len(levels) or min(nodes) < 0:
-            raise InputError(f"{name} must count the {len(levels)} regions from 0", f"region {max(nodes)}",
-                             "Name regions by their levels instead.")
+        require(max(nodes) < len(levels) and min(nodes) >= 0, f"{name} must count the {len(levels)} regions from 0",
+                f"region {max(nodes)}", "Name regions by their levels instead.")
         names, first = [appeared[node] for node in nodes], appeared[0]
     named = set(names)
     missing, unknown = [level for level in levels if level not in named], [name for name in names if name not in have]

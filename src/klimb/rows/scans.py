@@ -340,9 +340,7 @@ def _listed(path: Any, filesystem: Any) -> tuple[list[str], Any]:
         every = filesystem.get_file_info(fs.FileSelector(top, allow_not_found=True, recursive=True))
         found = sorted(one.path for one in every if one.is_file and (not whole or fnmatch(one.path, name)))
     found = [one for one in found if not os.path.basename(one).startswith(("_", "."))]
-    if not found:
-        raise InputError("a file, a folder or a glob of files", repr(os.fspath(path)),
-                         "Nothing is there: check the path.")
+    require(found, "a file, a folder or a glob of files", repr(os.fspath(path)), "Nothing is there: check the path.")
     return found, filesystem
 
 

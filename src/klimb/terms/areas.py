@@ -16,6 +16,7 @@ from typing import Any, Self
 import numpy as np
 
 from klimb._stored import stored
+from klimb.errors import require
 from klimb.formula.errors import FormulaError
 from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
@@ -72,8 +73,7 @@ class Areas(LevelField):
         codes, levels = source.factor(column)
         appeared = tuple(levels[k] for k in dict.fromkeys(codes.tolist()))
         graph = read_graph(source.objects[wanted], levels, appeared, wanted)
-        if graph.n < 2:
-            raise FormulaError("expected at least two regions", f"{graph.n}", "Leave the term out.", text, call.span)
+        require(graph.n >= 2, "expected at least two regions", graph.n, "Leave the term out.")
         name, unit = f"{call.function}({column})", np.ones(graph.n)
         found = cls(name, call.function, column, graph.labels, graph.edges, unit, 0.0, first=graph.first,
                     weighted=graph.weighted)

@@ -17,6 +17,7 @@ import numpy as np
 
 from klimb._stan import StanDefinition, StanPart, said
 from klimb._stored import stored
+from klimb.errors import require
 from klimb.formula.errors import FormulaError
 from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
@@ -53,8 +54,7 @@ class Autoregression(Field):
         """Nodes at the times of the data; at every whole number of their range for higher orders."""
         arguments = bind(call, text)
         lags, expression = int(arguments.get("p", 1)), learn_numeric(arguments["t"], source)
-        if not 1 <= lags <= MOST_LAGS:
-            raise FormulaError(f"expected p from 1 to {MOST_LAGS}", str(lags), "1 is ar1(t).", text, call.span)
+        require(1 <= lags <= MOST_LAGS, f"expected p from 1 to {MOST_LAGS}", str(lags), "1 is ar1(t).")
         times = column_positions(expression, source)
         whole = bool((times == np.round(times)).all())
         if lags > 1 and not whole:
@@ -62,9 +62,8 @@ class Autoregression(Field):
                                f"{times[times != np.round(times)][0]:g} in {expression}",
                                "Count time in steps, or use ar1().", text, call.span)
         nodes = grid(times) if lags > 1 else times
-        if len(nodes) < lags + 2:
-            raise FormulaError(f"expected at least {lags + 2} different times", f"{len(nodes)} in {expression}",
-                               "Use fewer lags.", text, call.span)
+        require(len(nodes) >= lags + 2, f"expected at least {lags + 2} different times",
+                f"{len(nodes)} in {expression}", "Use fewer lags.")
         return (cls(f"{call.function}({arguments['t']})", expression, lags, nodes),)
 
     @cached_property

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from klimb._stan import StanDefinition, StanPart, StanScope, said
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.formula.numeric import Numeric
 from klimb.latents.weights_posterior import Moments
 from klimb.numerics.arrays import Array
@@ -301,7 +301,6 @@ def grid(positions: Array) -> Array:
     if (positions != np.round(positions)).any():
         return positions[np.diff(positions, prepend=-np.inf) > CLOSE * np.ptp(positions) / len(positions)]
     count = positions[-1] - positions[0] + 1.0
-    if count > MOST_NODES:
-        raise InputError(f"whole-number positions may span {MOST_NODES:,} steps", f"{count:,.0f}",
-                         "Divide the column by its natural step.")
+    require(count <= MOST_NODES, f"whole-number positions may span {MOST_NODES:,} steps", f"{count:,.0f}",
+            "Divide the column by its natural step.")
     return np.arange(positions[0], positions[-1] + 0.5)

@@ -15,7 +15,7 @@ import numpy as np
 
 from klimb._stan import StanPart, StanScope
 from klimb._stored import stored
-from klimb.errors import InputError, listed, nearest
+from klimb.errors import InputError, listed, nearest, require
 from klimb.formula.errors import FormulaError
 from klimb.formula.factors import Factor
 from klimb.formula.functions import Function, Parameter, bind
@@ -63,9 +63,8 @@ class GaussianProcess(Term):
             raise FormulaError("expected a kernel of klimb.kernels", repr(arguments["kernel"]),
                                f"{nearest(key, names)}They are {listed(names)}.", text, call.span)
         most = arguments["points"]
-        if most is not None and not 2 <= most <= 5000:
-            raise FormulaError("expected points from 2 to 5000", str(most), "Leave it out for a good number.", text,
-                               call.span)
+        require(most is None or 2 <= most <= 5000, "expected points from 2 to 5000", str(most),
+                "Leave it out for a good number.")
         expressions = tuple(learn_numeric(node, source) for node in arguments["x"])
         learnt = [moments(expression.evaluate(source), f"gp({expression})", weights=source.weights)
                   for expression in expressions]

@@ -22,7 +22,7 @@ import numpy as np
 
 from klimb._stan import StanDefinition, StanPart
 from klimb._stored import stored
-from klimb.formula.errors import FormulaError
+from klimb.errors import require
 from klimb.formula.parts import Joined
 from klimb.latents.precision import Precision
 from klimb.likelihoods import Choices
@@ -57,9 +57,8 @@ class FieldProduct(Field):
         first, second = (term_of(call).learn(call, source, text, factors)[0] for call in part.calls)
         found = cls(f"{first.name}:{second.name}", first.factor(), second.factor())
         free = sum(rows.shape[0] * other.size for rows, other in zip(found._null, (second, first), strict=True))
-        if free > MOST_CONSTRAINTS:
-            raise FormulaError(f"expected at most {MOST_CONSTRAINTS:,} constraints of an intrinsic product",
-                               f"{free:,}", "Use ar1() or car(), which are proper.", text, part.span)
+        require(free <= MOST_CONSTRAINTS, f"expected at most {MOST_CONSTRAINTS:,} constraints of an intrinsic product",
+                f"{free:,}", "Use ar1() or car(), which are proper.")
         return (found,)
 
     def ready(self, block: TermBlock, context: Context) -> Self:

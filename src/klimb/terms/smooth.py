@@ -16,8 +16,7 @@ from typing import Any, Self
 import numpy as np
 
 from klimb._stored import stored
-from klimb.errors import InputError
-from klimb.formula.errors import FormulaError
+from klimb.errors import InputError, require
 from klimb.formula.factors import Factor, LevelFactor, NumberFactor, learn_factor
 from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
@@ -147,24 +146,19 @@ def _knots(x: Array, expression: Numeric, arguments: dict[str, Any], call: Call,
            text: str) -> tuple[float, float, Array]:
     """The origin and width of x, and knots between 0 and 1."""
     distinct = np.unique(x)
-    if len(distinct) < FEWEST:
-        raise FormulaError(f"expected at least {FEWEST} different values for a curve",
-                           f"{len(distinct)} in {expression}",
-                           f"Use {expression} itself, or C({expression.column}).", text, call.span)
-    if not 3 <= arguments["k"] <= 1000:
-        raise FormulaError("expected k from 3 to 1000", str(arguments["k"]),
-                           "10 is the usual one; raise it for wavier curves.", text, call.span)
+    require(len(distinct) >= FEWEST, f"expected at least {FEWEST} different values for a curve",
+            f"{len(distinct)} in {expression}", f"Use {expression} itself, or C({expression.column}).")
+    require(3 <= arguments["k"] <= 1000, "expected k from 3 to 1000", str(arguments["k"]),
+            "10 is the usual one; raise it for wavier curves.")
     origin, width = float(distinct[0]), float(distinct[-1] - distinct[0])
-    if not np.isfinite(width):
-        raise FormulaError("expected a range that floating point can hold", f"{distinct[0]:g} to {distinct[-1]:g}",
-                           "Rescale the column.", text, call.span)
+    require(np.isfinite(width), "expected a range that floating point can hold", f"{distinct[0]:g} to {distinct[-1]:g}",
+            "Rescale the column.")
     if arguments["knots"] is None:
         u = (distinct - origin) / width
         return origin, width, np.unique(np.quantile(u, np.linspace(0.0, 1.0, min(arguments["k"], len(distinct)))))
     inner = (np.array(sorted(set(arguments["knots"]))) - origin) / width
-    if inner[0] <= 0.0 or inner[-1] >= 1.0:
-        raise FormulaError(f"expected inner knots between {distinct[0]:g} and {distinct[-1]:g}",
-                           str(arguments["knots"]), "The ends are knots by themselves.", text, call.span)
+    require(inner[0] > 0.0 and inner[-1] < 1.0, f"expected inner knots between {distinct[0]:g} and {distinct[-1]:g}",
+            str(arguments["knots"]), "The ends are knots by themselves.")
     return origin, width, np.unique(np.concatenate([[0.0], inner, [1.0]]))
 
 

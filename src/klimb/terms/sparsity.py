@@ -15,7 +15,7 @@ import numpy as np
 
 from klimb._stan import StanPart, StanScope, literal
 from klimb._stored import stored
-from klimb.formula.errors import FormulaError
+from klimb.errors import require
 from klimb.formula.factors import Factor
 from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
@@ -58,9 +58,7 @@ class Sparse(ColumnsTerm):
     @classmethod
     def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Factor]) -> "tuple[Sparse, ...]":
         density = str(bind(call, text)["prior"])
-        if density not in DENSITIES:
-            raise FormulaError("expected prior=laplace or prior=student_t", density, "Leave it out for laplace.", text,
-                               call.span)
+        require(density in DENSITIES, "expected prior=laplace or prior=student_t", density, "Leave it out for laplace.")
         count, used = cls.learnt(call, source, text)
         return (cls(count, density, used),)
 

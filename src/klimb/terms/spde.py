@@ -20,6 +20,7 @@ import numpy as np
 
 from klimb._stan import literal
 from klimb._stored import stored
+from klimb.errors import require
 from klimb.formula.errors import FormulaError
 from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
@@ -61,14 +62,11 @@ class MaternField(Field):
         """A mesh around the places of the data, or the one that the fit was given."""
         arguments = bind(call, text)
         expressions = tuple(learn_numeric(node, source) for node in arguments.get("x", ()))
-        if not 1 <= len(expressions) <= 2:
-            raise FormulaError("expected one or two coordinates", str(len(expressions)),
-                               "Write spde(x, y) for places, spde(x) for a line.", text, call.span)
+        require(1 <= len(expressions) <= 2, "expected one or two coordinates", str(len(expressions)),
+                "Write spde(x, y) for places, spde(x) for a line.")
         name, given, spacing = f"spde({', '.join(map(str, arguments['x']))})", arguments["mesh"], arguments["spacing"]
         places = np.unique(np.column_stack([expression.evaluate(source) for expression in expressions]), axis=0)
-        if len(places) < 3:
-            raise FormulaError("expected at least three different places", str(len(places)), "Use (1 | g).", text,
-                               call.span)
+        require(len(places) >= 3, "expected at least three different places", str(len(places)), "Use (1 | g).")
         if spacing is not None and not spacing > 0.0:
             raise FormulaError("expected a positive spacing", f"{spacing:g}", "Leave it out for a good one.", text,
                                call.span)
@@ -200,9 +198,8 @@ def _named_mesh(wanted: str, source: Source, places: Array, call: Call, text: st
         raise FormulaError(f"expected a mesh called {wanted} beside the data", "none",
                            f"Pass klimb.fit(..., meshes={{{wanted!r}: (nodes, triangles)}}).", text, call.span)
     mesh = read_mesh(source.objects[wanted], wanted)
-    if places.shape[1] != 2:
-        raise FormulaError("expected two coordinates with a mesh of triangles", str(places.shape[1]),
-                           "Write spde(x, y, mesh=...).", text, call.span)
+    require(places.shape[1] == 2, "expected two coordinates with a mesh of triangles", str(places.shape[1]),
+            "Write spde(x, y, mesh=...).")
     outside = np.flatnonzero(mesh.locate(places)[0] < 0)
     if len(outside):
         raise FormulaError(f"expected all places of the data inside {wanted}",

@@ -58,9 +58,8 @@ class Walk(IntrinsicField):
         expression = learn_numeric(arguments["t"], source)
         nodes = grid(column_positions(expression, source))
         fewest = order + (2 if arguments["cyclic"] else 1)
-        if len(nodes) < fewest:
-            raise FormulaError(f"expected at least {fewest} different positions for {call.function}()",
-                               f"{len(nodes)} in {expression}", f"Use {expression} itself.", text, call.span)
+        require(len(nodes) >= fewest, f"expected at least {fewest} different positions for {call.function}()",
+                f"{len(nodes)} in {expression}", f"Use {expression} itself.")
         steps = np.diff(nodes)
         if arguments["cyclic"] and steps.max() - steps.min() > 1e-9 * steps.max():
             raise FormulaError("expected equal steps for a cycle", f"steps from {steps.min():g} to {steps.max():g}",
