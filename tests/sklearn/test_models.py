@@ -23,8 +23,7 @@ from klimb.sklearn import GLMClassifier, GLMRegressor, GPClassifier, GPRegressor
 from klimb.sklearn.gp import LEVEL
 from klimb.terms import sparsity
 from klimb.terms.fixed import WIDTH as INTERCEPT
-from klimb.terms.ridge import Ridge
-from klimb.terms.sparsity import Sparse
+from klimb.terms.ridge import Ridge, Sparse
 
 
 @pytest.fixture
@@ -173,7 +172,7 @@ def test_gradients_of_gaussian_processes(inducing: int | None, rng: np.random.Ge
 def test_gradients_of_sparse_models(prior: str, rng: np.random.Generator) -> None:
     X = rng.standard_normal((25, 4))
     given = matrix_data(X, 2.0 * X[:, 0] + rng.standard_normal(25), "gaussian")
-    model = given.model(Scaling.of(X, None, intercept=True), partial(Sparse.of_matrix, density=prior), {})
+    model = given.model(Scaling.of(X, None, intercept=True), partial(Sparse.of_matrix, density_name=prior), {})
     check_gradient(model.moved(model.at + [1.0, 0.0]), given.data)
 
 

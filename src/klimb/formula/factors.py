@@ -23,7 +23,6 @@ import numpy as np
 
 from klimb._stored import stored
 from klimb.errors import InputError, listed, require
-from klimb.formula.errors import FormulaError
 from klimb.formula.functions import FUNCTIONS, bind
 from klimb.formula.nodes import Call, Name, Node
 from klimb.formula.numeric import BSpline, Numeric, PolynomialBasis, learn_bspline, learn_numeric, learn_polynomial
@@ -101,34 +100,18 @@ def _codes(source: Source, column: str, levels: tuple[str, ...], what: str, advi
 @stored("formula.number")
 @dataclass(frozen=True)
 class NumberFactor:
-    """One numeric column."""
+    """One numeric column, or several made of it: ``poly(x, 3)``, ``bs(x, df=5)``."""
 
     name: str
     expression: Numeric
-    levels: tuple[str, ...] = ()
+    basis: PolynomialBasis | BSpline | None = None
 
     def names(self, full: bool) -> tuple[str, ...]:
-        return (self.name,)
+        return (self.name,) if self.basis is None else tuple(f"{self.name}[{j + 1}]" for j in range(self.basis.size))
 
     def block(self, source: Source, full: bool) -> Array:
-        return self.expression.evaluate(source)[:, None]
-
-
-@stored("formula.basis")
-@dataclass(frozen=True)
-class BasisFactor:
-    """Several columns made of one: ``poly(x, 3)``, ``bs(x, df=5)``."""
-
-    name: str
-    expression: Numeric
-    basis: PolynomialBasis | BSpline
-    levels: tuple[str, ...] = ()
-
-    def names(self, full: bool) -> tuple[str, ...]:
-        return tuple(f"{self.name}[{j}]" for j in range(1, self.basis.size + 1))
-
-    def block(self, source: Source, full: bool) -> Array:
-        return self.basis.evaluate(self.expression.evaluate(source), self.name, source)
+        x = self.expression.evaluate(source)
+        return x[:, None] if self.basis is None else self.basis.evaluate(x, self.name, source)
 
 
 @stored("formula.levels")
@@ -162,33 +145,27 @@ class LevelFactor:
         return ones if full else np.delete(ones, left_out_level("Treatment", self.levels, self.reference), axis=1)
 
 
-Factor: TypeAlias = NumberFactor | BasisFactor | LevelFactor
+Factor: TypeAlias = NumberFactor | LevelFactor
 
 
 def learn_factor(node: Name | Call, source: Source, text: str) -> Factor:
     """What the data say about one factor of a formula."""
-    name = label(node)
+    name, role = label(node), "" if isinstance(node, Name) else FUNCTIONS[node.function].role
     if isinstance(node, Name):
         column = source.column(node.name)
         if column.is_factor:
             check_not_numbers(column, source)
-            return learn_levels(node, name, source, text)
-        return _number(name, node, source)
-    role = FUNCTIONS[node.function].role
-    arguments = bind(node, text)
-    if role == "factor":
-        return learn_levels(arguments["x"], name, source, text, arguments)
-    if role == "basis":
+            return learn_levels(node, name, source)
+    elif role in ("factor", "basis"):
+        arguments = bind(node)
+        if role == "factor":
+            return learn_levels(arguments["x"], name, source, arguments)
         expression = learn_numeric(arguments["x"], source)
         learn = learn_polynomial if node.function == "poly" else learn_bspline
         x = expression.evaluate(source)
-        basis = learn(x, source, arguments, node, text)
+        basis = learn(x, source, arguments, node)
         basis.check(x, name, source)
-        return BasisFactor(name, expression, basis)
-    return _number(name, node, source)
-
-
-def _number(name: str, node: Name | Call, source: Source) -> NumberFactor:
+        return NumberFactor(name, expression, basis)
     expression = learn_numeric(node, source)
     expression.evaluate(source)  # may refuse values: better now, when the place in the formula is known
     return NumberFactor(name, expression)
@@ -208,8 +185,7 @@ def check_not_numbers(column: Column, source: Source) -> None:
                          f"Correct these rows and turn the column into numbers; C({column.name}) takes it as a factor.")
 
 
-def learn_levels(node: Name, name: str, source: Source, text: str,
-                 options: dict[str, Any] | None = None) -> LevelFactor:
+def learn_levels(node: Name, name: str, source: Source, options: dict[str, Any] | None = None) -> LevelFactor:
     """The levels of a column and their coding."""
     codes, found = source.factor(node.name)
     chosen = options or {"contrast": "Treatment", "reference": None, "levels": None}
@@ -374,7 +350,7 @@ def learn_response(node: Node, source: Source, text: str) -> LeftSide:
         return _checked(LeftSide(node.name, "number", (node.name,), learn_numeric(node, source)), source)
     if isinstance(node, Call):
         role = FUNCTIONS[node.function].role
-        arguments = bind(node, text)
+        arguments = bind(node)
         if role == "response":
             if node.function == "Surv":
                 expression = learn_numeric(arguments["time"], source)
@@ -386,9 +362,9 @@ def learn_response(node: Node, source: Source, text: str) -> LeftSide:
             expression = learn_numeric(node, source)
             if all(step.function not in ("standardize", "scale", "center") for step in expression.steps):
                 return _checked(LeftSide(label(node), "number", (expression.column,), expression), source)
-    raise FormulaError("expected one response left of ~", str(node),
-                       "Write y, log(y) or another function of one column, cbind(successes, failures), p(y, n), "
-                       "y | trials(n) or Surv(time, status).", text, node.span)
+    raise InputError("expected one response left of ~", str(node),
+                     "Write y, log(y) or another function of one column, cbind(successes, failures), p(y, n), "
+                     "y | trials(n) or Surv(time, status).")
 
 
 def _checked(response: LeftSide, source: Source) -> LeftSide:

@@ -10,23 +10,12 @@ import numpy as np
 
 from klimb._stored import stored
 from klimb.errors import InputError, require
-from klimb.formula.errors import FormulaError
-from klimb.formula.functions import bind
+from klimb.formula.functions import ELEMENTWISE, bind
 from klimb.formula.nodes import Call, Name
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_interpolate
 from klimb.rows.table import Source
 
-# function: (its value, smallest argument, whether that argument itself is allowed)
-_ELEMENTWISE = {
-    "log": (np.log, 0.0, False),
-    "log1p": (np.log1p, -1.0, False),
-    "log2": (np.log2, 0.0, False),
-    "log10": (np.log10, 0.0, False),
-    "sqrt": (np.sqrt, 0.0, True),
-    "exp": (np.exp, -np.inf, False),
-    "abs": (np.abs, -np.inf, False),
-}
 _LEARNS = {"standardize": 2, "scale": 2, "center": 1}  # numbers that a function keeps
 LOST = 1e-13  # what a power adds to the lower ones, over itself: rounding leaves nothing of less
 
@@ -40,14 +29,14 @@ class CodedStep:
     learnt: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        learns = 0 if self.function in _ELEMENTWISE else _LEARNS.get(self.function)
+        learns = 0 if self.function in ELEMENTWISE else _LEARNS.get(self.function)
         if learns != len(self.learnt) or 0.0 in self.learnt[1:] or not np.isfinite(self.learnt).all():
             raise InputError("a function must be one that this version knows, with the numbers that it learnt",
                              f"{self.function!r} with {self.learnt}", "The file may be damaged.")
 
     def apply(self, values: Array, source: Source, inner: str) -> Array:
-        if self.function in _ELEMENTWISE:
-            function, lowest, included = _ELEMENTWISE[self.function]
+        if self.function in ELEMENTWISE:
+            function, lowest, included, _ = ELEMENTWISE[self.function]
             with np.errstate(all="ignore"):
                 good = values >= lowest if included else values > lowest
                 sign = ">=" if included else ">"
@@ -89,12 +78,12 @@ def learn_numeric(node: Any, source: Source) -> Numeric:
     chain: list[str] = []
     while isinstance(node, Call):
         chain.append(node.function)
-        node = bind(node, "")["x"]
+        node = bind(node)["x"]
     assert isinstance(node, Name)
     expression = Numeric(node.name)
     for function in reversed(chain):
         learnt: tuple[float, ...] = ()
-        if function not in _ELEMENTWISE:
+        if function not in ELEMENTWISE:
             values = expression.evaluate(source)
             learnt = moments(values, f"{function}({expression})", weights=source.weights)[: _LEARNS[function]]
         expression = Numeric(expression.column, (*expression.steps, CodedStep(function, learnt)))
@@ -215,16 +204,15 @@ class PolynomialBasis:
         return np.column_stack(columns)
 
 
-def learn_polynomial(x: Array, source: Source, arguments: dict[str, Any], node: Call, text: str) -> PolynomialBasis:
+def learn_polynomial(x: Array, source: Source, arguments: dict[str, Any], node: Call) -> PolynomialBasis:
     """Orthogonalise 1, x, x^2, ... over the data (Stieltjes' procedure); a row of weight 2 counts twice."""
     degree = arguments["degree"]
     require(1 <= degree <= 50, "expected a degree from 1 to 50", str(degree), "Use s(x) for flexible curves.")
     if arguments["raw"]:
         size, reach = float(np.abs(x).max(initial=0.0)), 0.5 * float(np.ptp(x)) if len(x) else 0.0
-        if 0.0 < (reach / (size or 1.0)) ** degree < LOST:
-            raise FormulaError("expected powers that keep their digits", f"values of {size:.3g} that differ by at most "
-                               f"{2 * reach:.3g}", f"Use poly({arguments['x']}, {degree}), which is the same curve, or "
-                               "subtract a round number from the column first.", text, node.span)
+        require(not 0.0 < (reach / (size or 1.0)) ** degree < LOST, "expected powers that keep their digits",
+                f"values of {size:.3g} that differ by at most {2 * reach:.3g}",
+                f"Use poly({arguments['x']}, {degree}), which is the same, or subtract a round number first.")
         return PolynomialBasis(degree, (), ())
     distinct = len(np.unique(x))
     require(distinct > degree, f"expected at least {degree + 1} different values for degree {degree}", distinct,
@@ -272,14 +260,15 @@ class BSpline:
         return np.asarray(basis.toarray()[:, 1:])
 
 
-def learn_bspline(x: Array, source: Source, arguments: dict[str, Any], node: Call, text: str) -> BSpline:
+def learn_bspline(x: Array, source: Source, arguments: dict[str, Any], node: Call) -> BSpline:
     """Inner knots at quantiles, unless they are given; a row of weight 2 counts twice."""
     degree, df, knots = arguments["degree"], arguments["df"], arguments["knots"]
     require(0 <= degree <= 10, "expected a degree from 0 to 10", str(degree), "3 is the usual one.")
     lower = float(x.min()) if arguments["lower"] is None else arguments["lower"]
     upper = float(x.max()) if arguments["upper"] is None else arguments["upper"]
-    require(knots is None or df is None or len(knots) + degree == df, "expected df or knots", "both, and they disagree",
-            f"These knots make df={len(knots) + degree}.")
+    if knots is not None and df is not None:
+        require(len(knots) + degree == df, "expected df or knots", "both, and they disagree",
+                f"These knots make df={len(knots) + degree}.")
     if knots is None:
         df = degree if df is None else df
         inner = df - degree

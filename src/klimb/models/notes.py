@@ -10,7 +10,7 @@ from scipy.special import logsumexp
 
 from klimb.errors import InputError, require
 from klimb.formula import parse
-from klimb.formula.factors import INTERCEPT, BasisFactor, Factor, LevelFactor, Product
+from klimb.formula.factors import INTERCEPT, Factor, LevelFactor, Product
 from klimb.formula.nodes import Name, Operation
 from klimb.likelihoods import Likelihood, Observed
 from klimb.models.components import marginal_quantile
@@ -205,7 +205,7 @@ def _shifted(products: tuple[Product, ...], factors: dict[str, Factor]) -> Itera
             column, steps = factor.expression.column, factor.expression.steps
             if steps and steps[0].function not in ("center", "scale", "standardize", "exp"):
                 yield column, f"{factor.expression} is not linear"
-            raw = not isinstance(factor, BasisFactor) or not getattr(factor.basis, "centers", True)
+            raw = factor.basis is None or not getattr(factor.basis, "centers", True)
             rest = [other for other, _ in product if other != key]
             levels, numbers = parts(rest)
             if not steps and raw and not any(levels <= mine and numbers == own for mine, own in spans):

@@ -274,7 +274,7 @@ def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weight
     blocks, shares = rows_with(moments, encoder)
     notes = notes_on(encoder, moments, table, sample, family, observed, weights)
     terms, family, printed = with_priors(encoder, blocks, shares, observed, family, priors)
-    encoder = encoder.with_terms(terms)
+    encoder = replace(encoder, terms=terms)
     kept = None if checkpoint is None else Checkpoint(checkpoint, (
         parsed.text, family.label, missing, printed, [block.identity() for block in table.blocks]))
     passes = replace(passes, encoder=encoder, checkpoint=kept)

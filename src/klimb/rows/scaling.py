@@ -41,7 +41,7 @@ class Scaling:
         root of their mean variance, so that they keep their sizes beside each other.
         """
         share = np.full(X.shape[0], 1.0 / X.shape[0]) if weights is None else weights / weights.sum()
-        size = _largest(X)  # columns are divided by this first, so that no square overflows or vanishes
+        size = largest_entries(X)  # columns are divided by this first, so that no square overflows or vanishes
         unit = np.where(size > 0.0, size, 1.0)
         mean, square = _moments(X, share, unit)
         if centred:
@@ -97,7 +97,8 @@ class Scaling:
         return CentredDesign(Z, shift)
 
 
-def _largest(X: Any) -> Array:
+def largest_entries(X: Any) -> Array:
+    """Largest absolute entry of every column."""
     if hasattr(X, "tocsr"):
         return np.asarray(abs(X).max(axis=0).toarray(), dtype=np.float64).ravel()
     return np.asarray(np.abs(X).max(axis=0))

@@ -9,7 +9,7 @@ is rho^d, exactly. Whole-number times are steps of one; a higher order needs the
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,7 +18,6 @@ import numpy as np
 from klimb._stan import StanDefinition, StanPart, said
 from klimb._stored import stored
 from klimb.errors import require
-from klimb.formula.errors import FormulaError
 from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
 from klimb.formula.numeric import Numeric, learn_numeric
@@ -47,20 +46,15 @@ class Autoregression(Field):
     expression: Numeric
     lags: int
     nodes: Array
-    parameters: tuple[ParameterBlock, ...] = field(default=())
+    parameters: tuple[ParameterBlock, ...] = ()
 
     @classmethod
     def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Any]) -> "tuple[Autoregression, ...]":
         """Nodes at the times of the data; at every whole number of their range for higher orders."""
-        arguments = bind(call, text)
+        arguments = bind(call)
         lags, expression = int(arguments.get("p", 1)), learn_numeric(arguments["t"], source)
         require(1 <= lags <= MOST_LAGS, f"expected p from 1 to {MOST_LAGS}", str(lags), "1 is ar1(t).")
-        times = column_positions(expression, source)
-        whole = bool((times == np.round(times)).all())
-        if lags > 1 and not whole:
-            raise FormulaError("expected whole-number times for an autoregression of higher order",
-                               f"{times[times != np.round(times)][0]:g} in {expression}",
-                               "Count time in steps, or use ar1().", text, call.span)
+        times = column_positions(expression, source, whole=lags > 1)
         nodes = grid(times) if lags > 1 else times
         require(len(nodes) >= lags + 2, f"expected at least {lags + 2} different times",
                 f"{len(nodes)} in {expression}", "Use fewer lags.")

@@ -8,8 +8,6 @@ over their weights at given hyperparameters, gives the gradient of the bound in 
 A new kind is one file, one entry of `klimb.terms.TERMS` and one row of the documentation.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -46,9 +44,9 @@ class Dense:
             self.kept["moments"] = ColumnMoments.of(self.values, shares)
         return self.kept["moments"]
 
-    def some(self, rows: slice) -> Dense:
+    def some(self, rows: slice) -> Self:
         """The columns of some rows; every kind of block has them."""
-        return Dense(self.values[rows])
+        return replace(self, values=self.values[rows], kept={})
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,12 +57,12 @@ class Coded:
     values: Array  # (n, k)
     n_levels: int
 
-    def some(self, rows: slice) -> Coded:
-        return Coded(self.codes[rows], self.values[rows], self.n_levels)
+    def some(self, rows: slice) -> Self:
+        return replace(self, codes=self.codes[rows], values=self.values[rows])
 
-    def unseen(self) -> Coded:
+    def unseen(self) -> Self:
         """The same rows, each of a level that was not there at the fit."""
-        return Coded(np.full_like(self.codes, UNSEEN), self.values, self.n_levels)
+        return replace(self, codes=np.full_like(self.codes, UNSEEN))
 
     def dense(self) -> Array:
         """The same as columns, level by level."""
@@ -92,11 +90,10 @@ class Nodes:
     values: Any  # (n, size) CSR matrix
     beyond: Any = None  # what a term needs of rows that stand at no node of it, (n, ...); None where all do
 
-    def some(self, rows: slice) -> Nodes:
-        beyond = self.beyond
-        if isinstance(beyond, tuple):  # those of the terms of a product
-            return Nodes(self.values[rows], tuple(one.some(rows) for one in beyond))
-        return Nodes(self.values[rows], None if beyond is None else beyond[rows])
+    def some(self, rows: slice) -> Self:
+        beyond: Any = None if self.beyond is None else self.beyond[rows] if not isinstance(self.beyond, tuple) else (
+            tuple(one.some(rows) for one in self.beyond))  # those of the terms of a product
+        return replace(self, values=self.values[rows], beyond=beyond)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,15 +102,15 @@ class Moving:
 
     inputs: Array  # (n, d)
 
-    def some(self, rows: slice) -> Moving:
-        return Moving(self.inputs[rows])
+    def some(self, rows: slice) -> Self:
+        return replace(self, inputs=self.inputs[rows])
 
 
 @dataclass(frozen=True, eq=False)
 class Placed:
     """Columns that stand in the matrix of the model already."""
 
-    def some(self, rows: slice) -> Placed:
+    def some(self, rows: slice) -> Self:
         return self
 
 
@@ -209,8 +206,7 @@ class Term(ABC):
         return block.values if isinstance(block, Nodes) else block.sparse()
 
     def density(self, values: Sequence[Any]) -> Site | None:
-        """One site per weight, where their prior is no Gaussian; ``prior`` is then wide, and only there to be proper.
-        """
+        """One site per weight, where their prior is no Gaussian; ``prior`` is then wide, only there to be proper."""
         return None
 
     def log_taper(self, values: Sequence[Any]) -> float:

@@ -6,7 +6,7 @@ points, ...) and makes the same columns of new frames.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -120,10 +120,6 @@ class Encoder:
         first = self.terms[0]
         assert isinstance(first, FixedTerm)
         return first
-
-    def with_terms(self, terms: tuple[Term, ...]) -> Self:
-        """The same with terms that know more."""
-        return replace(self, terms=terms)
 
 
 def encode(formula: str | Formula, frame: Any, *, missing: str = "drop", weights: Array | None = None,

@@ -278,15 +278,18 @@ def on_pattern(matrix: Any, pattern: Any) -> Array:
     return np.bincount(at, found.data, len(keys)).astype(np.float64)
 
 
-
-def column_positions(expression: Numeric, source: Source) -> Array:
+def column_positions(expression: Numeric, source: Source, *, whole: bool = False) -> Array:
     """The different values of a column, those of rows that were left out for want of a response included."""
     column = source.frame.read(expression.column)
     there = np.ones(source.frame.n, dtype=bool) if column.missing is None else ~column.missing
     if source.kept is not None and source.weights is not None:  # a row of weight 0 is not there
         there &= np.isin(np.arange(source.frame.n), source.kept)
     every = Source(source.frame, np.flatnonzero(there))
-    return np.unique(expression.evaluate(every))
+    positions = expression.evaluate(every)
+    if whole:
+        every.check(positions == np.round(positions), positions, f"expected whole-number times in {expression}",
+                    "Count time in steps.")
+    return np.unique(positions)
 
 
 def grid(positions: Array) -> Array:

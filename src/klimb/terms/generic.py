@@ -6,7 +6,7 @@ A singular Q (an intrinsic field) says nothing of its null space: there the effe
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +14,6 @@ import numpy as np
 
 from klimb._stored import stored
 from klimb.errors import InputError, NotPositiveDefiniteError, listed, require
-from klimb.formula.errors import FormulaError
 from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
 from klimb.linalg.analysis import analysed
@@ -50,21 +49,20 @@ class UserPrecision(LevelField):
     null: Array  # (levels, dimension): an orthonormal basis of the null space
     logdet: float
     spread: float  # the mean variance of a level at sd 1
-    parameters: tuple[ParameterBlock, ...] = field(default=())
+    parameters: tuple[ParameterBlock, ...] = ()
 
     @classmethod
     def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Any]) -> "tuple[UserPrecision, ...]":
         """The matrix that the fit was given by this name, over the levels of the data."""
-        arguments = bind(call, text)
+        arguments = bind(call)
         column = arguments["g"].name
         levels = source.factor(column)[1]
         if call.function == "iid":
             Q, labels, rank = symmetric_pattern(scipy_sparse.eye_array(len(levels))), levels, None
         else:
             wanted, rank = arguments["Q"], arguments["rank"]
-            if wanted not in source.objects:
-                raise FormulaError(f"expected a matrix called {wanted} beside the data", "none",
-                                   f"Pass klimb.fit(..., matrices={{{wanted!r}: Q}}).", text, call.span)
+            require(wanted in source.objects, f"expected a matrix called {wanted} beside the data", "none",
+                    f"Pass klimb.fit(..., matrices={{{wanted!r}: Q}}).")
             Q, labels = read_precision(source.objects[wanted], levels, wanted)
         require(len(labels) >= 2, "expected at least two levels", len(labels), "Leave the term out.")
         null, logdet, spread = _null_space(Q, rank, str(arguments.get("Q")))

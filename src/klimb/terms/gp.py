@@ -8,7 +8,7 @@ exact where the points are all distinct inputs.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -16,7 +16,6 @@ import numpy as np
 from klimb._stan import StanPart, StanScope
 from klimb._stored import stored
 from klimb.errors import InputError, listed, nearest, require
-from klimb.formula.errors import FormulaError
 from klimb.formula.factors import Factor
 from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
@@ -49,19 +48,19 @@ class GaussianProcess(Term):
     scales: tuple[float, ...]
     kernel_name: str
     points: Array  # (M, d)
-    parameters: tuple[ParameterBlock, ...] = field(default=())
+    parameters: tuple[ParameterBlock, ...] = ()
 
     @classmethod
     def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Factor]) -> "tuple[GaussianProcess, ...]":
         """Means and standard deviations of the inputs, a kernel that there is, and well-spread points."""
         from klimb.kernels import KERNELS
 
-        arguments = bind(call, text)
+        arguments = bind(call)
         names = {name.lower(): name for name in KERNELS}
         key = arguments["kernel"].lower().replace("_", "")
         if key not in names:
-            raise FormulaError("expected a kernel of klimb.kernels", repr(arguments["kernel"]),
-                               f"{nearest(key, names)}They are {listed(names)}.", text, call.span)
+            raise InputError("expected a kernel of klimb.kernels", repr(arguments["kernel"]),
+                             f"{nearest(key, names)}They are {listed(names)}.")
         most = arguments["points"]
         require(most is None or 2 <= most <= 5000, "expected points from 2 to 5000", str(most),
                 "Leave it out for a good number.")

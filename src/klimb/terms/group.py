@@ -17,15 +17,8 @@ from klimb.numerics.arrays import Array
 from klimb.priors import LKJ, Exponential
 from klimb.rows.columns import Codes
 from klimb.rows.table import Source
-from klimb.terms.base import (
-    UNSEEN,
-    Coded,
-    Context,
-    Term,
-    WeightsPrior,
-    repeated_root_gradient,
-    with_scaled_weights,
-)
+from klimb.terms import base
+from klimb.terms.base import UNSEEN, Coded, Context, Term, WeightsPrior
 from klimb.terms.margins import freed
 from klimb.theta import GroupCovariance, ParameterBlock
 
@@ -51,7 +44,7 @@ class Group(Term):
     @classmethod
     def learn(cls, grouping: Grouping, source: Source, text: str, factors: dict[str, Factor]) -> "tuple[Group, ...]":
         """The groups that occur in the data."""
-        columns = tuple(node.name if isinstance(node, Name) else bind(node, text)["x"].name for node in grouping.groups)
+        columns = tuple(node.name if isinstance(node, Name) else bind(node)["x"].name for node in grouping.groups)
         coded = [source.with_waiting.factor(column) for column in columns]
         levels = tuple(labels for _, labels in coded)
         cells = None
@@ -157,7 +150,7 @@ class Group(Term):
 
     def gradient(self, values: Sequence[Any], moments: Moments) -> tuple[Array, ...]:
         (root,) = values
-        return (repeated_root_gradient(root, moments.blocks(len(root)), self.n_levels),)
+        return (base.repeated_root_gradient(root, moments.blocks(len(root)), self.n_levels),)
 
     def new(self, block: Coded, values: Sequence[Any]) -> Array | None:
         unseen = block.codes < 0
@@ -180,7 +173,7 @@ class Group(Term):
                     **part.values, x: block.values[:, 0]}, value=f"{x} .* {b}{{c}}[{group}]")
             if scope.told is not None:
                 return _told_scalars(part, scope.told, root, tag)
-            return with_scaled_weights(part, f"vector[{L}]", root, scope, "normal_lpdf({} | 0, {})")
+            return base.with_scaled_weights(part, f"vector[{L}]", root, scope, "normal_lpdf({} | 0, {})")
         kind, z = f"matrix[{k}, {L}]", f"z{tag}"
         index = f"{b}[c, :, {group}]" if scope.classes > 1 else f"{b}[:, {group}]"
         part = replace(part, data=(*part.data, f"matrix[{k}, N] {x};" + said(", ".join(self.columns))), values={

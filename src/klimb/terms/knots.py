@@ -11,7 +11,7 @@ constraints make the curve orthogonal to them over the data, as the columns of t
 same prior of the same curve.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -54,7 +54,7 @@ class ManyKnots(IntrinsicField):
     by: Factor | None = None  # a curve per level, or times a number
     level: int = -1
     norm: float = 1.0  # of the roughness: the sd is the typical size of the curve
-    parameters: tuple[ParameterBlock, ...] = field(default=())
+    parameters: tuple[ParameterBlock, ...] = ()
 
     @classmethod
     def over(cls, name: str, expression: Numeric, place: tuple[float, float, Array], by: Factor | None,

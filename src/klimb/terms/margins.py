@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from klimb.formula.factors import BasisFactor, Factor, LevelFactor, Product
+from klimb.formula.factors import Factor, LevelFactor, Product
 from klimb.formula.numeric import PolynomialBasis
 from klimb.numerics.arrays import Array, Index, Mask
 from klimb.numerics.dense import row_blocks
@@ -111,7 +111,7 @@ def _degrees(product: Product, factors: dict[str, Factor]) -> Index:
     degree = np.zeros(1, dtype=np.intp)
     for key, full in product:
         factor = factors[key]
-        power = isinstance(factor, BasisFactor) and isinstance(factor.basis, PolynomialBasis)
+        power = not isinstance(factor, LevelFactor) and isinstance(factor.basis, PolynomialBasis)
         own = np.arange(len(factor.names(full))) * power
         degree = (own[:, None] + degree).ravel()
     return degree

@@ -14,7 +14,7 @@ interactions of Knorr-Held (2000), and of BYM2 the structured part takes part.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -47,7 +47,7 @@ class FieldProduct(Field):
     first: Field
     second: Field
     counts: tuple[int, int] = (0, 0)  # parameters of each but for its standard deviation
-    parameters: tuple[ParameterBlock, ...] = field(default=())
+    parameters: tuple[ParameterBlock, ...] = ()
 
     @classmethod
     def learn(cls, part: Joined, source: Source, text: str, factors: dict[str, Any]) -> tuple[FieldProduct, ...]:

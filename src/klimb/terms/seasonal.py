@@ -7,14 +7,14 @@ with a flat prior, and the field is what is left: how the pattern departs from a
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 
 from klimb._stored import stored
-from klimb.formula.errors import FormulaError
+from klimb.errors import require
 from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
 from klimb.formula.numeric import Numeric, learn_numeric
@@ -42,21 +42,17 @@ class Seasonal(IntrinsicField):
     period: int
     nodes: Array
     flat_sd: float = FLAT
-    parameters: tuple[ParameterBlock, ...] = field(default=())
+    parameters: tuple[ParameterBlock, ...] = ()
 
     @classmethod
     def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Any]) -> "tuple[Seasonal, ...]":
         """A node at every whole number of the column's range."""
-        arguments = bind(call, text)
+        arguments = bind(call)
         expression, period = learn_numeric(arguments["t"], source), int(arguments["period"])
-        times = column_positions(expression, source)
-        if (times != np.round(times)).any():
-            raise FormulaError("expected whole-number times", f"{times[times != np.round(times)][0]:g} in {expression}",
-                               "Count time in steps.", text, call.span)
-        nodes = grid(times)
-        if not 2 <= period <= min(MOST_PERIOD, len(nodes) - 1):
-            raise FormulaError(f"expected a period from 2 to {min(MOST_PERIOD, len(nodes) - 1)} steps", str(period),
-                               "It counts steps of the time column.", text, call.span)
+        nodes = grid(column_positions(expression, source, whole=True))
+        longest = min(MOST_PERIOD, len(nodes) - 1)
+        require(2 <= period <= longest, f"expected a period from 2 to {longest} steps", period,
+                "It counts steps of the time column.")
         return (cls(f"seasonal({arguments['t']})", expression, period, nodes),)
 
     def ready(self, block: TermBlock, context: Context) -> Self:

@@ -10,7 +10,7 @@ smoothing spline's prior (Wahba 1978; Green and Silverman 1994, section 2.1, hav
 fixed column. Beyond the outer knots the second derivative is zero: the curve goes on as a straight line.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -53,7 +53,7 @@ class Smooth(OneScale):
     by: Factor | None = None  # a curve per level, or times a number
     level: int = -1  # of ``by``, which this curve is for
     norm: float = 1.0  # the basis is divided by it, so that the coefficients' sd is the typical size of the curve
-    parameters: tuple[ParameterBlock, ...] = field(default=())
+    parameters: tuple[ParameterBlock, ...] = ()
 
     def __post_init__(self) -> None:
         k = len(self.knots) - 2
@@ -65,12 +65,12 @@ class Smooth(OneScale):
     @classmethod
     def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Factor]) -> tuple[Any, ...]:
         """Knots at quantiles of the different values; the basis orthogonal to the line over the data."""
-        arguments = bind(call, text)
+        arguments = bind(call)
         expression = learn_numeric(arguments["x"], source)
         x = expression.evaluate(source)
         by = None if arguments["by"] is None else factors[str(arguments["by"])]
         name = f"s({arguments['x']}{f', by={by.name}' if by is not None else ''})"
-        origin, width, knots = _knots(x, expression, arguments, call, text)
+        origin, width, knots = _knots(x, expression, arguments)
         if bands_pay(len(x), len(knots)) if arguments["sparse"] is None else arguments["sparse"]:
             return _of_levels(ManyKnots.over(name, expression, (origin, width, knots), by, source))
         transform = np.linalg.inv(np.linalg.cholesky(roughness(knots)).T)
@@ -90,7 +90,7 @@ class Smooth(OneScale):
     @classmethod
     def fixed_part(cls, call: Call, source: Source, text: str, factors: dict[str, Factor]) -> list[list[str]]:
         """The fixed terms that a curve leaves to its straight part: a slope, one per level of ``by``, or times it."""
-        arguments = bind(call, text)
+        arguments = bind(call)
         slope = str(arguments["x"])
         expression = learn_numeric(arguments["x"], source)
         if slope not in factors:  # the column itself may be a term already
@@ -142,8 +142,7 @@ def _of_levels(curve: Any) -> tuple[Any, ...]:
     return tuple(replace(curve, name=f"{curve.name}[{level}]", level=k) for k, level in enumerate(curve.by.levels))
 
 
-def _knots(x: Array, expression: Numeric, arguments: dict[str, Any], call: Call,
-           text: str) -> tuple[float, float, Array]:
+def _knots(x: Array, expression: Numeric, arguments: dict[str, Any]) -> tuple[float, float, Array]:
     """The origin and width of x, and knots between 0 and 1."""
     distinct = np.unique(x)
     require(len(distinct) >= FEWEST, f"expected at least {FEWEST} different values for a curve",
