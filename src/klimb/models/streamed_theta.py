@@ -104,10 +104,7 @@ def _extrapolated(moves: Sequence[tuple[Array, Array]], lower: Array, upper: Arr
 
 @dataclass(frozen=True, eq=False)
 class TiltedFits:
-    """Fits of few rows whose bound is put right by a cubic along each axis of theta.
-
-    It stands where passes do (`klimb.models.passes.RowPasses`), so that search and integration need not know.
-    """
+    """Fits of few rows, in the place of `RowPasses`, whose bound is put right by a cubic along each axis of theta."""
 
     data: Observed
     n: int
@@ -149,8 +146,7 @@ class TiltedFits:
 
 def _misses(model: LinearModel, twin: LinearModel, seen: Observed, data: Observed, points: Array, tol: float,
             gap: float, before: float) -> tuple[Array, Array, list[tuple[Any, Any]]]:
-    """What the bound of fits by passes has more than few rows predict, at each of ``points``; the evidence; q of both.
-    """
+    """What the bound of fits by passes has more than few rows predict, at ``points``; the evidence; q of both."""
     off, gains, there = *np.zeros((2, len(points))), []
     for k, theta in enumerate(points):
         here = model.moved(theta)

@@ -10,11 +10,10 @@ import numpy as np
 from klimb.errors import InputError, need_columns, require
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import narwhals as nw
-from klimb.rows.blocks import ArrayTable, RowTable
+from klimb.rows.blocks import ArrayTable, BlockEngine, RowTable
 from klimb.rows.cells import CellKeys, ResponseSums, cell_codes, count_rows, rounded
 from klimb.rows.columns import read_column
 from klimb.rows.frames import Frame, read_frame
-from klimb.rows.reduction import BlockEngine
 from klimb.rows.scans import Scan, TooManyCells
 
 LEAST = 50_000  # rows from which cells are looked for, and up to which rows are read into memory as they are
