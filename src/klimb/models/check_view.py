@@ -43,8 +43,7 @@ SEED = 20260102
 
 
 class ScoreTest(NamedTuple):
-    """What some columns would add: their chi-squared statistic, how many they are, the gain in nats, of how many rows.
-    """
+    """What some columns would add: chi-squared statistic, how many they are, the gain in nats, of how many rows."""
 
     statistic: float
     size: int
@@ -253,8 +252,7 @@ class CheckView:
 
     @cached_property
     def curves(self) -> list[ScoreTest]:
-        """Of trends along the columns in the model, those left out, the order of the rows, and the prediction squared.
-        """
+        """Of trends along the columns in the model, those left out, the order of rows, and the prediction squared."""
         f, (inside, outside, _) = self.without[0], self.columns
         columns = trend([*inside.values(), *outside.values(), self.fit.observed.places[self.rows].astype(np.float64)])
         z = np.nan_to_num(np.clip((f - f.mean()) / f.std(), -3.0, 3.0))

@@ -34,11 +34,6 @@ class Comparison:
     rows: tuple[ComparedFit, ...]
     n: int
 
-    def to_dict(self) -> dict[str, list[Any]]:
-        """Columns by name."""
-        names = ("name", "bound", "elpd", "se", "difference", "difference_se", "status")
-        return {name: [getattr(row, name) for row in self.rows] for name in names}
-
     def __str__(self) -> str:
         cells = [[row.name, plain(row.bound, 6), plain(row.elpd, 6), plain(row.se, 2),
                   "" if i == 0 else plain(row.difference, 3), "" if i == 0 else plain(row.difference_se, 2)]

@@ -95,9 +95,14 @@ def write_container(path: PathLike, kind: str, header: Mapping[str, Any], arrays
     >>> found.kind, found.header, found.arrays["w"]
     ('example', {'name': 'a fit'}, array([0., 1., 2.]))
     """
+    from safetensors.numpy import save_file
+
     import klimb
 
-    clean = {_name_of_array(name): _storable(name, values) for name, values in arrays.items()}
+    for name in arrays:
+        if type(name) is not str or name in ("", "__metadata__"):
+            raise InputError("arrays need names that are text", repr(name), "Rename it.")
+    clean = {name: _storable(name, values) for name, values in arrays.items()}
     document = {
         "format": FORMAT,
         "kind": kind,
@@ -111,29 +116,16 @@ def write_container(path: PathLike, kind: str, header: Mapping[str, Any], arrays
     text = _canonical({"document": document, "sha256": _digest(_canonical(document).encode())})
     require(len(text) <= MOST_HEADER, f"the header of a file may take {MOST_HEADER:,} bytes", f"{len(text):,}",
             "Put long lists of numbers into arrays.")
-    _write_whole(Path(path), clean, {KEY: text})
-
-
-def _write_whole(path: Path, arrays: dict[str, AnyArray], metadata: dict[str, str]) -> None:
-    """A reader sees the old file or the new one."""
-    from safetensors.numpy import save_file
-
     try:
-        with draft_of(path) as draft:
+        with draft_of(path) as draft:  # a reader sees the old file or the new one
             mode = draft.stat().st_mode & 0o7777
-            save_file(arrays, draft, metadata=metadata)
+            save_file(clean, draft, metadata={KEY: text})
             os.chmod(draft, mode)  # safetensors keeps others out
     except InputError:
         raise
     except Exception as error:  # OSError, or safetensors' own on a full disk
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{path} must be a place to write to", reason, "Nothing was changed; try another.") from error
-
-
-def _name_of_array(name: Any) -> str:
-    if not isinstance(name, str) or not name or name == "__metadata__":
-        raise InputError("arrays need names that are text", repr(name), "Rename it.")
-    return name
 
 
 def _storable(name: str, values: Any) -> AnyArray:

@@ -40,11 +40,8 @@ MOST = 3  # notes of one kind
 
 def data_notes(encoder: Encoder, encoded: Encoded, data: Observed, family: Likelihood, frame: Frame,
                alike: Sequence[str], whole: Observed | None = None) -> tuple[str, ...]:
-    """What is worth saying before the fit, of columns that are ``alike`` too; an error where it could only fail.
-
-    ``whole`` are all data where ``encoded`` and ``data`` are of a sample.
-    """
-    every = data if whole is None else whole
+    """What is worth saying before the fit, of columns that are ``alike`` too; an error where it could only fail."""
+    every = data if whole is None else whole  # where ``encoded`` and ``data`` are of a sample
     found = [*_order(data, family, frame, encoder), *alike, *_powers(encoder, frame),
              *_factors(encoder, every, frame), *_groups(encoder, encoded, every, family), *_response(every, family),
              *_offsets(encoder, encoded, data, family), *_origins(encoder),

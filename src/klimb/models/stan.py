@@ -140,8 +140,10 @@ def stan_program(fit: FormulaFit, centred: bool | None = None) -> StanProgram:
         how = not term.parameters or (_informed(fit, number) if centred is None and told is None else bool(centred))
         how = how and not isinstance(block, Nodes)  # fields have constraints, which weights of their own would break
         scope = StanScope(tag, classes, how, follows, told)
-        values = [_add(blocks, own, f"{_word(own)}{tag}" + (f"_{j}" if j else ""))
-                  for j, own in enumerate(term.parameters)]
+        values = []
+        for j, own in enumerate(term.parameters):  # rho of "rho(ar1(t))"
+            word = own.names[0].partition("(")[0] if own.kind == "field" and own.names else "sd"
+            values.append(_add(blocks, own, f"{word}{tag}" + (f"_{j}" if j else "")))
         terms.append(WrittenTerm(term, number, term.stan(block, values, scope), how, told))
     site = likelihood.stan(data)
     for name, own in _parameters(likelihood):
@@ -151,11 +153,6 @@ def stan_program(fit: FormulaFit, centred: bool | None = None) -> StanProgram:
     kept = {name: value for part in parts for name, value in part.values.items()}
     code = _text(fit, parts, [written.part.value for written in terms], _likelihood_line(site, data))
     return StanProgram(code, kept, model, tuple(blocks), tuple(written for written in terms if written.term.size))
-
-
-def _word(block: ParameterBlock) -> str:
-    """What a parameter of a term is called: rho of "rho(ar1(t))"."""
-    return block.names[0].partition("(")[0] if block.kind == "field" and block.names else "sd"
 
 
 def _add(blocks: list[WrittenBlock], block: ParameterBlock, name: str) -> str:
@@ -168,10 +165,7 @@ def _add(blocks: list[WrittenBlock], block: ParameterBlock, name: str) -> str:
 
 
 def _told(fit: FormulaFit, number: int, block: Coded) -> ToldLevels | None:
-    """What the rows say of the levels of a group, by the sites of q at the best hyperparameters.
-
-    Where other weights are, those that all rows share apart, is taken for known.
-    """
+    """What rows say of the levels of a group, by the sites of q; weights of others, but for shared ones, are known."""
     term, result, places = fit.linear.terms[number], fit.result, fit.linear.places
     if result is None or len(fit.model.likelihood.fields) > 1 or not term.parameters:
         return None
