@@ -29,8 +29,8 @@ from klimb.formula.numeric import BSpline, Numeric, PolynomialBasis, learn_bspli
 from klimb.formula.parts import label
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
-from klimb.rows.columns import Codes, Column, is_number, match_levels, rows_named
-from klimb.rows.table import Source, shown_values
+from klimb.rows.columns import Codes, Column, is_number, match_levels, rows_named, shown
+from klimb.rows.table import Source
 
 Product: TypeAlias = tuple[tuple[str, bool], ...]  # (factor, in full?) in the order of the term; () is the intercept
 INTERCEPT = "Intercept"
@@ -181,7 +181,7 @@ def check_not_numbers(column: Column, source: Source) -> None:
         rows = np.flatnonzero(np.isin(codes, odd))
         labels = np.array(levels, dtype=object)[codes[rows[:3]]]
         raise InputError(f"column {column.name!r} must hold numbers only or text only",
-                         f"text that is mostly numbers, and {shown_values(labels, source.rows[rows])}",
+                         f"text that is mostly numbers, and {shown(labels, source.rows[rows])}",
                          f"Correct these rows and turn the column into numbers; C({column.name}) takes it as a factor.")
 
 

@@ -114,10 +114,7 @@ def lookup(call: Call, text: str) -> Function:
 
 
 def bind(call: Call, text: str = "") -> dict[str, Any]:
-    """The arguments of ``call`` by parameter name, checked; nodes for columns, plain values for the rest.
-
-    A formula is checked when it is read, with its ``text`` for messages.
-    """
+    """The arguments of ``call`` by parameter name, checked; nodes for columns, plain values for the rest."""
     function = lookup(call, text)
     known = {parameter.name: parameter for parameter in function.parameters}
     given: dict[str, Any] = {}

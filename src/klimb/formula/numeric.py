@@ -111,10 +111,7 @@ def moments(values: Array, what: str, *, weights: Array | None = None) -> tuple[
 
 
 def counted_quantile(values: Array, counts: Array | None, p: Any) -> Array:
-    """Quantiles of values that count several times, interpolated between neighbours as those of repeated values.
-
-    Without ``counts`` each counts once, and ``p`` is one number.
-    """
+    """Quantiles of values that count several times, as if they were repeated; one, where each counts once (None)."""
     if counts is None:
         place = p * (len(values) - 1.0)
         at = int(place)

@@ -87,8 +87,7 @@ class Autoregression(Field):
         for lag in range(p + 1):
             total = np.zeros(n - lag)  # of column i and row i + lag
             for j in range(lag, p + 1):  # k = i + j holds column i at band j and column i + lag at band j - lag
-                product = lower[j, : n - j] * weights[j:] * lower[j - lag, lag : n - j + lag]
-                total[: n - j] += product
+                total[: n - j] += lower[j, : n - j] * weights[j:] * lower[j - lag, lag : n - j + lag]
             bands.append(total)
         matrix = banded([bands[abs(lag)] for lag in range(-p, p + 1)], range(-p, p + 1), (n, n))
         return on_pattern(matrix, self.pattern), float(np.log(weights).sum())  # which has entries that are 0 here

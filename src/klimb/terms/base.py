@@ -300,12 +300,3 @@ def with_scaled_weights(part: StanPart, kind: str, scale: str, scope: StanScope,
     return replace(part, parameters=(scope.declare(kind, "z", "b in units of its scale"),), names=(z,),
                    transformed=(StanDefinition(kind, b, f"{scale} * {z}{{c}}"),),
                    model=(f"target += {density.format(z + '{c}', 1)};",))
-
-
-def repeated_root_gradient(root: Array, M: Array, copies: int) -> Array:
-    """d bound / d R of weights N(0, R R') in each of ``copies`` levels, M the sum over levels of E[b b'].
-
-    d bound = tr(R^-1 dR (W - L I)) with W = R^-1 M R^-T, so the gradient is R^-T (W - L I).
-    """
-    inverse = np.linalg.inv(root)
-    return np.asarray(inverse.T @ (inverse @ M @ inverse.T - copies * np.eye(len(root))), dtype=np.float64)

@@ -94,7 +94,9 @@ class ManyKnots(IntrinsicField):
         R[0], R[1, :-1] = (h[:-1] + h[1:]) / 3.0, h[1:-1] / 6.0
         lower = scipy_linalg.cholesky_banded(R, lower=True)
         splines, join = self._basis
-        bends = scipy_sparse.csr_array(_second_derivatives(splines, self.knots)) @ join
+        second = splines.derivative(2)(self.knots[1:-1])  # of every B-spline at the inner knots: three are not 0
+        small = np.abs(second) <= 1e-9 * np.abs(second).max(axis=1, keepdims=True)
+        bends = scipy_sparse.csr_array(np.where(small, 0.0, second)) @ join
         n = len(h) - 1
         return banded([lower[0], lower[1, :-1]], [0, 1], (n, n)) @ bends
 
@@ -111,17 +113,14 @@ class ManyKnots(IntrinsicField):
         logdet = np.linalg.slogdet(bordered)[1] + (self.size - 2) * (np.log(size) + 2.0 * np.log(self.norm))
         return Innovations(self.norm * self._root, self.line, float(logdet))
 
-    def _typical(self, rows: Any, shares: Array) -> float:
-        """Root of the average prior variance over rows, at sd 1 and norm 1."""
-        bordered, size = self._bordered
-        V = np.linalg.inv(bordered)[: self.size, : self.size] / size
-        gram = scipy_sparse.coo_array(rows.T @ (scipy_sparse.diags_array(shares) @ rows))
-        return float(np.sqrt(V[gram.row, gram.col] @ gram.data)) or 1.0
-
     def ready(self, block: Nodes, context: Context) -> Self:
-        scale = context.units.spread
+        """Its norm is the root of the average prior variance over rows, at sd 1 and norm 1."""
+        rows, scale, (bordered, size) = block.values, context.units.spread, self._bordered
+        V = np.linalg.inv(bordered)[: self.size, : self.size] / size
+        gram = scipy_sparse.coo_array(rows.T @ (scipy_sparse.diags_array(context.shares) @ rows))
+        norm = float(np.sqrt(V[gram.row, gram.col] @ gram.data)) or 1.0
         sd = context.choices.positive(f"sd({self.name})", Exponential(scale), scale, begin=0.5 * scale, kind="smooth")
-        return replace(self, norm=self._typical(block.values, context.shares), parameters=(sd,))
+        return replace(self, norm=norm, parameters=(sd,))
 
     def modes(self) -> tuple[Array, Array]:
         free = np.linalg.qr(self.line.T, mode="complete")[0][:, 2:]  # what the constraints leave
@@ -158,9 +157,3 @@ class ManyKnots(IntrinsicField):
 
     def factors(self) -> dict[str, Factor]:
         return {} if self.by is None else {self.by.name: self.by}
-
-
-def _second_derivatives(splines: Any, knots: Array) -> Array:
-    """At the inner knots, of every B-spline: three at each are not 0."""
-    found = splines.derivative(2)(knots[1:-1])
-    return np.asarray(np.where(np.abs(found) > 1e-9 * np.abs(found).max(axis=1, keepdims=True), found, 0.0))

@@ -11,8 +11,6 @@ which are orthonormal and hence not redundant. There log det = rank_2 log det Q_
 interactions of Knorr-Held (2000), and of BYM2 the structured part takes part.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -39,8 +37,7 @@ MOST_CONSTRAINTS = 2000
 @stored("term.product")
 @dataclass(frozen=True, eq=False)
 class FieldProduct(Field):
-    """Two fields, the standard deviation of their product, and the other parameters of the first, then of the second.
-    """
+    """Two fields, the standard deviation of their product, and the other parameters of the first, then the second."""
 
     kind = "product"
     name: str
@@ -50,7 +47,7 @@ class FieldProduct(Field):
     parameters: tuple[ParameterBlock, ...] = ()
 
     @classmethod
-    def learn(cls, part: Joined, source: Source, text: str, factors: dict[str, Any]) -> tuple[FieldProduct, ...]:
+    def learn(cls, part: Joined, source: Source, text: str, factors: dict[str, Any]) -> tuple[Self, ...]:
         """The two factors, as they are learnt on their own."""
         from klimb.terms.registry import term_of
 

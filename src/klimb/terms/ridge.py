@@ -11,6 +11,7 @@ A sparse prior of a weight is one more site, on f = w_j itself. What the engine 
 each weight, is taken out of the bound.
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
@@ -49,6 +50,9 @@ class ColumnsTerm(Term):
     count: int
     used: dict[str, Factor]
     scaling: Scaling | None
+
+    @abstractmethod
+    def prior(self, values: Sequence[Any], field: int = 0) -> WeightsPrior: ...
 
     @classmethod
     def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Factor]) -> tuple[Self, ...]:
@@ -100,7 +104,7 @@ class ColumnsTerm(Term):
 
 @stored("term.ridge")
 @dataclass(frozen=True, eq=False)
-class Ridge(ColumnsTerm, OneScale):
+class Ridge(OneScale, ColumnsTerm):
     """Columns whose coefficients share one prior scale."""
 
     kind, scale_name, typical = "ridge", RIDGE, 1.0

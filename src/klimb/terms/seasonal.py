@@ -94,18 +94,12 @@ class Seasonal(IntrinsicField):
         source.check(whole == x, x, f"{self.name} needs whole-number times", "Count time in steps.")
         step = (whole - self.nodes[0]).astype(np.intp)
         n, m = len(self.nodes), self.period
-        rows, columns, values = [], [], []
-        inside = np.flatnonzero((step >= 0) & (step < n))
-        rows.append(inside)
-        columns.append(step[inside])
-        values.append(np.ones(len(inside)))
-        for row in np.flatnonzero((step < 0) | (step >= n)).tolist():  # the pattern of the nearest period goes on
-            own = _continued(int(step[row]), n, m)
-            rows.append(np.full(len(own), row))
-            columns.append(np.array([at for at, _ in own], dtype=np.intp))
-            values.append(np.array([value for _, value in own]))
-        i, j, data = np.concatenate(rows), np.concatenate(columns), np.concatenate(values)
-        field_rows = scipy_sparse.csr_array((data, (i, j)), shape=(len(x), n))
+        inside = (step >= 0) & (step < n)
+        known = np.column_stack([np.flatnonzero(inside), step[inside], np.ones(np.count_nonzero(inside))])
+        others = [(row, at, value) for row in np.flatnonzero(~inside).tolist()  # the nearest period goes on
+                  for at, value in _continued(int(step[row]), n, m)]
+        i, j, data = np.vstack([known, np.reshape(others, (-1, 3))]).T
+        field_rows = scipy_sparse.csr_array((data, (i.astype(np.intp), j.astype(np.intp))), shape=(len(x), n))
         flat = self._contrasts[step % m]
         beyond = np.maximum(np.maximum(step - (n - 1), -step), 0).astype(np.float64)
         return Nodes(side_by_side([field_rows, flat]), beyond)

@@ -29,7 +29,6 @@ from klimb.terms.base import Context, Dense, OneScale
 from klimb.terms.knots import ManyKnots, bands_pay
 from klimb.theta import ParameterBlock
 
-_ROWS = 2048
 FEWEST = 4  # different values of x that make a curve worth the name
 
 
@@ -79,13 +78,12 @@ class Smooth(OneScale):
         shares = source.shares
         middle = float(shares @ u)
         deviation, pieces = shares * (u - middle), list(row_blocks(len(u), len(knots)))
-        mean, moved = np.sum([np.array([shares[rows], deviation[rows]]) @ raw_basis(u[rows], knots, transform)
-                              for rows in pieces], axis=0)
+        mean, moved = np.sum([np.array([shares[rows], deviation[rows]]) @ hats_integrated_twice(u[rows], knots)
+                              for rows in pieces], axis=0) @ transform
         slope = moved / (deviation @ (u - middle))
-        line = np.vstack([mean - slope * middle, slope])
-        scale = float(np.sqrt(sum((shares[rows] @ without_line(raw_basis(u[rows], knots, transform), u[rows], line) ** 2
-                                   ).sum() for rows in pieces))) or 1.0
-        return _of_levels(cls(name, expression, origin, width, knots, transform / scale, line / scale, by))
+        curve = cls(name, expression, origin, width, knots, transform, np.vstack([mean - slope * middle, slope]), by)
+        scale = float(np.sqrt(sum((shares[rows] @ curve.evaluate(x[rows]) ** 2).sum() for rows in pieces))) or 1.0
+        return _of_levels(replace(curve, transform=transform / scale, line=curve.line / scale))
 
     @classmethod
     def fixed_part(cls, call: Call, source: Source, text: str, factors: dict[str, Factor]) -> list[list[str]]:
@@ -111,8 +109,11 @@ class Smooth(OneScale):
 
     def evaluate(self, x: Array) -> Array:
         """The wiggly basis at ``x``, (n, k - 2)."""
-        u = (x - self.origin) / self.width
-        return without_line(raw_basis(u, self.knots, self.transform), u, self.line)
+        u, out = (x - self.origin) / self.width, np.empty((len(x), self.size))
+        for rows in row_blocks(*out.shape):
+            straight = self.line[0] + u[rows, None] * self.line[1]
+            out[rows] = hats_integrated_twice(u[rows], self.knots) @ self.transform - straight
+        return out
 
     def block(self, source: Source) -> Dense:
         basis = self.evaluate(self.expression.evaluate(source))
@@ -159,23 +160,6 @@ def _knots(x: Array, expression: Numeric, arguments: dict[str, Any]) -> tuple[fl
     require(inner[0] > 0.0 and inner[-1] < 1.0, f"expected inner knots between {distinct[0]:g} and {distinct[-1]:g}",
             str(arguments["knots"]), "The ends are knots by themselves.")
     return origin, width, np.unique(np.concatenate([[0.0], inner, [1.0]]))
-
-
-def raw_basis(u: Array, knots: Array, transform: Array) -> Array:
-    """Columns whose coefficients are independent; each with some straight part of no meaning."""
-    out = np.empty((len(u), len(knots) - 2))
-    for start in range(0, len(u), _ROWS):  # in pieces that stay in the processor's cache
-        rows = slice(start, start + _ROWS)
-        np.matmul(hats_integrated_twice(u[rows], knots), transform, out=out[rows])
-    return out
-
-
-def without_line(basis: Array, u: Array, line: Array) -> Array:
-    """``basis`` less a straight line of every column, in place."""
-    for start in range(0, len(u), _ROWS):
-        rows = slice(start, start + _ROWS)
-        basis[rows] -= line[0] + u[rows, None] * line[1]
-    return basis
 
 
 def hats_integrated_twice(u: Array, knots: Array) -> Array:
