@@ -58,11 +58,7 @@ def contrast(kind: str, levels: tuple[str, ...], reference: str | None) -> Array
     if kind == "Poly":
         return orthogonal(np.arange(1.0, k + 1.0), k - 1)
     if kind == "Helmert":
-        matrix = np.zeros((k, k - 1))
-        for j in range(k - 1):
-            matrix[: j + 1, j] = -1.0
-            matrix[j + 1, j] = j + 1.0
-        return matrix
+        return np.asarray(np.eye(k, k - 1, -1) * np.arange(1.0, k) - np.triu(np.ones((k, k - 1))))
     left_out = left_out_level(kind, levels, reference)
     matrix = np.delete(np.eye(k), left_out, axis=1)
     if kind == "Sum":

@@ -23,10 +23,11 @@ from klimb.latents.weights_posterior import Moments
 from klimb.likelihoods import Choices, Units
 from klimb.numerics.arrays import Array, Index
 from klimb.numerics.lazy import scipy_sparse
+from klimb.priors import Exponential
 from klimb.rows.table import Source
 from klimb.sites.base import Site
 from klimb.terms.column_moments import ColumnMoments
-from klimb.theta import ParameterBlock, RowKind
+from klimb.theta import ParameterBlock, PositiveParameter, RowKind
 
 UNSEEN = -1  # code of a level that was not there when the model was fitted
 
@@ -156,6 +157,11 @@ class Context:
     intercept: bool = True  # False where cut points take its part
     follows: str = ""  # the centre in words, where it moves with parameters of the likelihood
     centred: bool = True  # False where f has neither an intercept nor cut points, so that columns are not centred
+
+    def sd(self, name: str, kind: RowKind) -> PositiveParameter:
+        """The standard deviation of a part of f whose size at 1 is about 1 everywhere."""
+        unit = self.units.spread
+        return self.choices.positive(f"sd({name})", Exponential(unit), unit, begin=0.5 * unit, kind=kind)
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,10 +22,10 @@ from klimb.formula.nodes import Call
 from klimb.formula.numeric import Numeric, learn_numeric, moments
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import cholesky, row_blocks, triangular_solve
-from klimb.priors import Exponential, LogNormal
+from klimb.priors import LogNormal
 from klimb.rows.table import Source
 from klimb.terms.base import Context, FeatureGradients, Moving, Term, TermBlock, WeightsPrior
-from klimb.theta import ParameterBlock, PositiveParameter
+from klimb.theta import ParameterBlock
 
 MOST_POINTS = 120  # inducing inputs; with no more distinct inputs than these it is exact
 JITTER = 1e-8  # of the variance, on the diagonal over the points
@@ -81,14 +81,10 @@ class GaussianProcess(Term):
         return Moving(np.column_stack(columns))
 
     def ready(self, block: TermBlock, context: Context) -> Self:
-        scale, blocks = context.units.spread, list[PositiveParameter]()
-        for name in self._kernel_type()().free:
-            if name == "variance":
-                blocks.append(context.choices.positive(f"sd({self.name})", Exponential(scale), scale,
-                                                       begin=0.5 * scale, kind="gp"))
-            else:
-                blocks.append(context.choices.positive(f"{name}({self.name})", LogNormal(1.0, 1.0), kind="gp"))
-        return replace(self, parameters=tuple(blocks))
+        return replace(self, parameters=tuple(
+            context.sd(self.name, "gp") if name == "variance" else
+            context.choices.positive(f"{name}({self.name})", LogNormal(1.0, 1.0), kind="gp")
+            for name in self._kernel_type()().free))
 
     def _kernel_type(self) -> Any:
         from klimb.kernels import KERNELS

@@ -23,7 +23,6 @@ from klimb.formula.numeric import Numeric
 from klimb.latents.costs import Shape, primal, sparse_factor
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_interpolate, scipy_linalg, scipy_sparse
-from klimb.priors import Exponential
 from klimb.rows.table import Source
 from klimb.terms.base import Context, Nodes
 from klimb.terms.field import Innovations, IntrinsicField, banded
@@ -115,12 +114,11 @@ class ManyKnots(IntrinsicField):
 
     def ready(self, block: Nodes, context: Context) -> Self:
         """Its norm is the root of the average prior variance over rows, at sd 1 and norm 1."""
-        rows, scale, (bordered, size) = block.values, context.units.spread, self._bordered
+        rows, (bordered, size) = block.values, self._bordered
         V = np.linalg.inv(bordered)[: self.size, : self.size] / size
         gram = scipy_sparse.coo_array(rows.T @ (scipy_sparse.diags_array(context.shares) @ rows))
         norm = float(np.sqrt(V[gram.row, gram.col] @ gram.data)) or 1.0
-        sd = context.choices.positive(f"sd({self.name})", Exponential(scale), scale, begin=0.5 * scale, kind="smooth")
-        return replace(self, norm=norm, parameters=(sd,))
+        return replace(self, norm=norm, parameters=(context.sd(self.name, "smooth"),))
 
     def modes(self) -> tuple[Array, Array]:
         free = np.linalg.qr(self.line.T, mode="complete")[0][:, 2:]  # what the constraints leave

@@ -64,7 +64,7 @@ class FieldProduct(Field):
         one, two = ({name for shape in factor.shape_parameters(tried) for name in shape.names} for factor in named)
         if one & two:  # ar1(t):ar1(u), say, has two of the name rho
             named = [replace(factor, name=f"{factor.name} in {self.name}") for factor in self._factors]  # type: ignore[type-var]
-        scale, shapes = self.scale_parameter(context), [factor.shape_parameters(context) for factor in named]
+        scale, shapes = context.sd(self.name, "field"), [factor.shape_parameters(context) for factor in named]
         return replace(self, parameters=(scale, *shapes[0], *shapes[1]), counts=(len(shapes[0]), len(shapes[1])))
 
     @property

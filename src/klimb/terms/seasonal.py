@@ -20,7 +20,7 @@ from klimb.formula.nodes import Call
 from klimb.formula.numeric import Numeric, learn_numeric
 from klimb.latents.linear import side_by_side
 from klimb.numerics.arrays import Array
-from klimb.numerics.lazy import scipy_sparse
+from klimb.numerics.lazy import scipy_linalg, scipy_sparse
 from klimb.rows.table import Source
 from klimb.terms.base import Context, Nodes, TermBlock
 from klimb.terms.field import FLAT, Innovations, IntrinsicField, banded, column_positions, grid
@@ -56,18 +56,14 @@ class Seasonal(IntrinsicField):
         return (cls(f"seasonal({arguments['t']})", expression, period, nodes),)
 
     def ready(self, block: TermBlock, context: Context) -> Self:
-        return replace(self, parameters=(self.scale_parameter(context),), flat_sd=FLAT * context.units.spread)
+        return replace(self, parameters=(context.sd(self.name, "field"),), flat_sd=FLAT * context.units.spread)
 
     # -- the prior
 
     @cached_property
     def _contrasts(self) -> Array:
         """(period, period - 1): patterns that sum to zero, orthonormal (Helmert)."""
-        m = self.period
-        out = np.zeros((m, m - 1))
-        for k in range(1, m):
-            out[:k, k - 1], out[k, k - 1] = 1.0, -float(k)
-        return np.asarray(out / np.sqrt((out**2).sum(axis=0)))
+        return np.asarray(scipy_linalg.helmert(self.period).T)
 
     @cached_property
     def _repeating(self) -> Array:

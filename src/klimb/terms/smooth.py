@@ -23,7 +23,6 @@ from klimb.formula.nodes import Call
 from klimb.formula.numeric import CodedStep, Numeric, learn_numeric, moments
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
-from klimb.priors import Exponential
 from klimb.rows.table import Source
 from klimb.terms.base import Context, Dense, OneScale
 from klimb.terms.knots import ManyKnots, bands_pay
@@ -125,9 +124,7 @@ class Smooth(OneScale):
 
     def ready(self, block: Dense, context: Context) -> Self:
         norm = float(np.sqrt(context.shares @ (block.values**2).sum(axis=1))) or 1.0
-        scale = context.units.spread
-        sd = context.choices.positive(f"sd({self.name})", Exponential(scale), scale, begin=0.5 * scale, kind="smooth")
-        return replace(self, norm=self.norm * norm, parameters=(sd,))
+        return replace(self, norm=self.norm * norm, parameters=(context.sd(self.name, "smooth"),))
 
     def settled(self, block: Dense) -> Dense:
         return Dense(block.values / self.norm)

@@ -81,7 +81,7 @@ class Walk(IntrinsicField):
         return (_cycle if self.cyclic else _path)(self.nodes, self.order)
 
     def ready(self, block: TermBlock, context: Context) -> Self:
-        return replace(self, parameters=(self.scale_parameter(context),), line_sd=FLAT * context.units.spread)
+        return replace(self, parameters=(context.sd(self.name, "field"),), line_sd=FLAT * context.units.spread)
 
     def factor(self) -> Self:
         return replace(self, line_sd=0.0)
