@@ -374,14 +374,10 @@ def trend(columns: Sequence[Array]) -> Array:
     missing = ~np.isfinite(values)
     values[missing] = np.nan
     places, distinct = _ranks(values)
-    u = 2.0 * places - 1.0
-    square, degrees = u**2, np.arange(1, DEGREE + 1)
-    scale, out = np.sqrt(2.0 * degrees + 1.0) * (degrees < distinct[:, None]), np.empty((len(u), DEGREE, u.shape[1]))
-    last = (4.375 * square - 3.75) * square + 0.375
-    for k, own in enumerate((u, 1.5 * square - 0.5, (2.5 * square - 1.5) * u, last)):
-        np.multiply(own, scale[:, k, None], out=out[:, k])
-    np.copyto(out, 0.0, where=missing[:, None])
-    return out
+    degrees = np.arange(1, DEGREE + 1)
+    scale = np.sqrt(2.0 * degrees + 1.0) * (degrees < distinct[:, None])
+    powers = np.polynomial.legendre.legvander(2.0 * places - 1.0, DEGREE)[..., 1:]
+    return np.where(missing[:, None], 0.0, np.moveaxis(powers, 2, 1) * scale[:, :, None])
 
 
 def _ranks(values: Array) -> tuple[Array, Array]:

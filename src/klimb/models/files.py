@@ -186,27 +186,19 @@ def refuse_other_schema(found: Container, known: int) -> None:
             "Update klimb." if found.schema > known else "Use that klimb, or fit again.")
 
 
-@dataclass(frozen=True)
-class _Entry:
-    dtype: str
-    shape: list[int]
-    sha256: str
-
-
 class LazyArrays(Mapping[str, AnyArray]):
     """Arrays of a file by name, each read and compared with its checksum when it is first asked for."""
 
-    def __init__(self, path: Path, stored: Any, expected: dict[str, _Entry]) -> None:
+    def __init__(self, path: Path, stored: Any, expected: dict[str, tuple[str, list[int], str]]) -> None:
         self._path, self._stored, self._expected = path, stored, expected
         self._read: dict[str, AnyArray] = {}
 
     def __getitem__(self, name: str) -> AnyArray:
         if name not in self._read:
-            expected = self._expected[name]
-            array: AnyArray = self._stored.get_tensor(name)
-            if array.dtype.name != expected.dtype or list(array.shape) != expected.shape:
+            (dtype, shape, digest), array = self._expected[name], self._stored.get_tensor(name)
+            if array.dtype.name != dtype or list(array.shape) != shape:
                 _damaged(self._path, f"array {name!r} of another type or shape than its list says")
-            if _digest(array) != expected.sha256:
+            if _digest(array) != digest:
                 _damaged(self._path, f"array {name!r} with another checksum than when it was written")
             self._read[name] = array
         return self._read[name]
@@ -278,7 +270,7 @@ def _checked(document: dict[str, Any]) -> dict[str, Any]:
     texts = {name: document[name] for name in ("kind", "klimb")}
     if not all(isinstance(text, str) for text in texts.values()) or not isinstance(document["header"], dict):
         raise TypeError
-    arrays = {name: _Entry(**entry) for name, entry in document["arrays"].items()}
+    arrays = {name: (entry["dtype"], entry["shape"], entry["sha256"]) for name, entry in document["arrays"].items()}
     return {**texts, "schema": int(document["schema"]), "holds": tuple(str(word) for word in document["holds"]),
             "header": _from_json(document["header"]), "arrays": arrays}
 

@@ -85,8 +85,9 @@ def solve_on_sums(model: LinearModel, passes: RowPasses, data: Observed, hyper: 
             if peak.objective - (start.bound + here.log_prior()[0]) > SETTLED:
                 here = model.moved(peak.model.at)
                 result = here.infer(data, tol=max(tol, CLOSE))
-        shown = along(found.components, here.at, (_part(twin, here.at, seen, tol), exact_of(here, passes, result)[0]),
-                      ends, there)
+        few = twin.moved(here.at).infer(seen, tol=tol).posterior
+        pair = few.latent.detach(few), exact_of(here, passes, result)[0]
+        shown = along(found.components, here.at, pair, ends, there)
         found = replace(found, components=shown)
     bound = found.bound + gap if found.mode == "integrate" else result.bound
     return replace(found, model=here, result=result, bound=bound, status=result.status, n_fits=n_fits + found.n_fits)
@@ -155,11 +156,6 @@ def _misses(model: LinearModel, twin: LinearModel, seen: Observed, data: Observe
         off[k], gains[k] = found.bound - few.bound - gap, gain - before
         there.append((few.posterior.latent.detach(few.posterior), exact))
     return off, gains, there
-
-
-def _part(twin: LinearModel, theta: Array, seen: Observed, tol: float) -> Any:
-    posterior = twin.moved(theta).infer(seen, tol=tol).posterior
-    return posterior.latent.detach(posterior)
 
 
 def _farthest(found: Solution) -> Array:
