@@ -205,7 +205,8 @@ def _read_series(name: str, series: Any) -> Column:
 def _read_categories(name: str, series: Any, missing: Mask | None) -> Column:
     if series.implementation.is_pandas_like():
         native = series.to_native()
-        labels = _labels(native.cat.categories.tolist())
+        labels = tuple(number_label(value) if isinstance(value, (int, float, np.number)) else str(value)
+                       for value in native.cat.categories.tolist())
         return Column(name, "category", np.asarray(native.cat.codes, dtype=np.intp), missing, labels,
                       bool(native.cat.ordered))
     values = series.cast(nw.String()).to_list()
@@ -221,11 +222,6 @@ def _read_categories(name: str, series: Any, missing: Mask | None) -> Column:
     place[None] = -1
     codes = np.fromiter(map(place.__getitem__, values), np.intp, len(values))
     return Column(name, "category", codes, missing, labels, ordered)
-
-
-def _labels(categories: Sequence[Any]) -> tuple[str, ...]:
-    return tuple(number_label(value) if isinstance(value, (int, float, np.number)) else str(value)
-                 for value in categories)
 
 
 def _objects(values: list[Any], missing: Mask | None) -> npt.NDArray[Any]:

@@ -67,12 +67,7 @@ class Coded:
 
     def dense(self) -> Array:
         """The same as columns, level by level."""
-        n, k = self.values.shape
-        out = np.zeros((n, self.n_levels * k))
-        at = np.flatnonzero(self.codes >= 0)
-        for j in range(k):
-            out[at, self.codes[at] * k + j] = self.values[at, j]
-        return out
+        return np.asarray(self.sparse().toarray())
 
     def sparse(self) -> Any:
         """The same as a CSR matrix."""
