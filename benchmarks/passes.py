@@ -1,5 +1,8 @@
 """Formula fits of rows that are not in memory, beside the floor of a pass: one read and one X'X of that shape.
 
+Variances of f are a second product of that size, which no pass that knows the spread of q does without: a third ratio
+is that over one read and both.
+
     python -m benchmarks.passes make FOLDER --rows 1e7 --columns 50      # Parquet parts and a memory map, seeded
     python -m benchmarks.passes fit FOLDER --family bernoulli --source parquet [--engine 2]
     python -m benchmarks.passes growth FOLDER --rows 1e5,1e6 --columns 10,50   # a line for each, data made and deleted
@@ -58,8 +61,9 @@ def _maps(folder: Path) -> dict[str, Any]:
     return {path.stem: np.load(path, mmap_mode="r") for path in sorted(folder.glob("*.npy"))}
 
 
-def floor(folder: Path, source: str, columns: int) -> tuple[float, float]:
-    """CPU seconds of reading all columns once, and of one X'X over all rows."""
+def floor(folder: Path, source: str, columns: int) -> tuple[float, float, float]:
+    """CPU seconds of reading all columns once, of one X'X over all rows, and of |L'x_i|^2 of every row."""
+    from klimb.linalg.matrix import ColumnDesign
     from klimb.numerics.dense import gram
 
     begin = time.process_time()
@@ -71,7 +75,12 @@ def floor(folder: Path, source: str, columns: int) -> tuple[float, float]:
     begin = time.process_time()
     for _ in range(4):
         gram([X], columns)
-    return read, (time.process_time() - begin) / 4 * rows / len(X)
+    product = (time.process_time() - begin) / 4 * rows / len(X)
+    design, L = ColumnDesign(X), np.triu(np.ones((columns, columns)))
+    begin = time.process_time()
+    for _ in range(4):
+        design.row_norms_squared(L, upper=True)
+    return read, product, (time.process_time() - begin) / 4 * rows / len(X)
 
 
 def _blocks(folder: Path, source: str, columns: int) -> Any:
@@ -131,12 +140,13 @@ def fit(folder: Path, family: str, source: str, engine: Any) -> dict[str, Any]:
               "verdict": found.trust.verdict, "iterations": found.n_iter,
               "peak GB": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 3),
               "peak GB without pages of files": round(watched.peak / 2**20, 3)}
-    read, syrk = np.min([floor(folder, source, columns) for _ in range(3)], axis=0)
+    read, syrk, norms = np.min([floor(folder, source, columns) for _ in range(3)], axis=0)
     tight = min(tight_floor(folder, source, columns) for _ in range(3))
     record |= {"read": round(read, 3), "X'X": round(syrk, 3), "tight floor": round(tight, 3),
                "pass over tight floor": round(record["cpu per pass"] / tight, 2),
                "pass over floor": round(record["cpu per pass"] / (read + syrk), 2),
-               "fastest pass over floor": round(min(counted.each or [np.nan]) / (read + syrk), 2)}
+               "fastest pass over floor": round(min(counted.each or [np.nan]) / (read + syrk), 2),
+               "pass over read and both products": round(record["cpu per pass"] / (read + syrk + norms), 2)}
     return record
 
 

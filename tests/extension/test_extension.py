@@ -41,7 +41,7 @@ class Cauchy(Stationary):
     """variance / (1 + r^2)."""
 
     def _profile(self, r2):
-        np.reciprocal(1.0 + r2, out=r2)
+        return 1.0 / (1.0 + r2)
 
     def _slope(self, r2, value):
         return -(value**2)

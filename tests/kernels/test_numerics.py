@@ -26,10 +26,8 @@ STATIONARY = [RBF, Matern12, Matern32, Matern52, RationalQuadratic]
 
 
 def squares(X, lengthscale=1.0, Z=None):
-    out = np.empty((len(X), len(X if Z is None else Z)))
     distances = SquaredDistances(X, Z, np.broadcast_to(np.float64(lengthscale), X.shape[1]))
-    distances.squared(slice(0, len(X)), slice(0, out.shape[1]), out)
-    return out
+    return distances.squared(slice(0, len(X)), slice(0, len(X if Z is None else Z)))[0]
 
 
 def precise(X, lengthscale=1.0):

@@ -193,7 +193,6 @@ def test_noise_on_f_need_not_be_gaussian():
 
 def test_facts():
     assert not Custom(lambda y, f: f).log_concave
-    assert Custom(lambda y, f: f, discrete=True).response == "counts"
     classes = Custom(lambda y, f: y * f, support=[2, 0, 1])
     assert classes.discrete
     assert classes.support == "{0, 1, 2}"

@@ -1,24 +1,16 @@
 """The best of many candidates, and greedy batches of them, by a score that is expensive to compute.
 
-The label of a pick is not known yet, but the precision that it will add to its latent value is, on average. With that
-the variances of all others follow exactly (`klimb.active.marginals`): near-duplicates of a pick lose their score.
+The label of a pick is not known yet, but the precision that it will add is, on average; the variances of all others
+follow exactly (`klimb.active.marginals`).
 
-Of two classes with a symmetric link, |P(y = 1) - 1/2| = g(|m|, v) grows with |m| and shrinks with v. With one bound of
-all variances, known from the last time that they were computed and how far the belief has moved since, means alone say
-which rows may be closest to a coin flip: one product with the pool, and the variances of a few rows.
+A score of the marginals alone is a smooth function of (m, log v), and so is its logarithm. A spline of it over the box
+of the candidates (`Box`) names the few that may be best, with an error measured at candidates. Between its knots a
+B-spline lies within the range of the coefficients that bear on it: a table of upper bounds, one look-up a candidate.
+Where marginals have moved since they were computed, but not farther than a `Drift` says, the largest bound within reach
+takes the place of their own (docs/decisions/0021-only-rows-that-can-win.md).
 
-A score of the marginals alone is a smooth function of (m, log v), and so is its logarithm, which does not vanish where
-the score does. A spline of it over the box of the candidates (`Box`) costs a few thousand evaluations,
-once; it names the few that may be best, for which the score itself is computed. The error of the spline is measured at
-candidates, anew for each choice, and the shortlist is as long as four times that error demands. A table of upper bounds
-leaves few candidates for the spline itself, and exactly those it would have named.
-
-Nor need the marginals be computed for all. Those of a snapshot say where each candidate may be by now; only those that
-may be best there are looked at.
-
-Between its knots a B-spline lies within the range of the coefficients that bear on it, and halving the distance of
-knots twice makes that range narrow: a table of upper bounds, one look-up a candidate. Where marginals have moved since
-they were computed, but not farther than a `Drift` says, the largest bound within reach takes the place of their own.
+Of two classes with a symmetric link, |P(y = 1) - 1/2| = g(|m|, v) grows with |m| and shrinks with v: one bound of all
+variances and the means say which rows may be closest to a coin flip.
 """
 
 from dataclasses import dataclass
@@ -108,8 +100,7 @@ class Box:
     def bounds_after(self, drift: Drift) -> Array:
         """Numbers that the spline does not exceed wherever a drift may lead from each cell: infinite outside the box.
 
-        Variances may also shrink. Below the smallest of the box the score is taken to be no larger than there: it
-        vanishes with v.
+        Below the smallest variance of the box the score is taken to be no larger than there: it vanishes with v.
         """
         n, (wide, high) = len(self.upper), (high - low for low, high in zip(self.low, self.high, strict=True))
         up = min(int(np.ceil(max(np.log(drift.growth), 0.0) * n / high)), n)
@@ -203,10 +194,7 @@ class Shortlist:
         return out
 
     def after_drift(self, score: Score, now: Marginals, free: Mask) -> tuple[Index, Array] | None:
-        """The rows that may be best ``now``, and their scores, from the marginals of all rows some labels ago.
-
-        None where nothing is known, or where so many rows may be best that all had better be computed again.
-        """
+        """The rows that may be best ``now``, and their scores, from the last snapshot; None: compute all."""
         box, before = self._box, now.before
         if box is None or before is None or now.computed or not (score == box.score and now.site is box.site):
             return None
@@ -266,10 +254,7 @@ def _above(box: Box, bounds: Array, least: float, m: Array, log_v: Array) -> tup
 
 
 def least_sure(score: Score, now: Marginals, free: Mask, first: Marginals) -> tuple[Index, Array] | None:
-    """The rows that may be the least sure, and their scores; None where means alone cannot tell.
-
-    ``first`` are the marginals at the beginning of the batch.
-    """
+    """The rows that may be the least sure, and their scores; ``first`` are the marginals when the batch began."""
     before = now.before
     symmetric = isinstance(plain_site(now.site), Logistic | Probit)
     if score.rule is not classifier_uncertainty or before is None or now.computed or not symmetric:
@@ -311,10 +296,7 @@ def candidates(now: Marginals, rows: Index, first: Marginals | None = None) -> C
 
 def score_rows(score: Score, now: Marginals, rows: Index, first: Marginals | None = None,
                shortlist: Shortlist | None = None) -> Array:
-    """The scores of ``rows``, some at a time where they need covariances with targets.
-
-    With a ``shortlist`` only those that may be the best are scored, and the others count as minus infinity.
-    """
+    """The scores of ``rows``; with a ``shortlist`` minus infinity for those that cannot be the best."""
     _ = now.snapshot, None if first is None else first.snapshot  # of all rows at once
     if not score.uses_targets:
         some = candidates(now, rows, first)

@@ -2,14 +2,11 @@
 
     q(w) = N(mean, V_w)        s_i = x_i'w ~ N(m_i, v_i)        v_i = x_i' V_w x_i
 
-Exact in two forms: by a D x R root of V_w where columns are few, by the N x N factor of the labelled rows where labels
-are few; then a pool of any width costs (rows of the pool) x (labels). `klimb.active.belief` has the form that
-knows V_w by products alone.
+Exact by a D x D root of V_w where columns are few, by the N x N factor of the labelled rows where labels are. Else
 
     A = diag(1 / cov) + X' diag(gamma) X ~ Q T Q'        v_i >= |L^-1 Q'x_i|^2, T = L L'        ([N] section 2.3)
 
-k products with the labelled rows and k with the pool give a lower bound of every variance, however many labels there
-are. It is exact where k reaches the number of columns, or of labels beside a prior that is the same for all weights.
+a lower bound by k products with the labelled rows and k with the pool, exact where k reaches the number of columns.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
-from klimb.active.pool import block_products, take_rows, times_each
+from klimb.active.pool import take_rows, times_each
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.latents import Posterior, Weights
 from klimb.latents.kernel import DenseFactor, kernel_factor
@@ -133,18 +130,9 @@ class PrimalBelief(Belief):
         except np.linalg.LinAlgError:
             return np.full(np.shape(vectors), np.inf)
 
-    def marginals(self, pool: DesignMatrix) -> tuple[Array, Array]:
-        """Both from one pass over the pool."""
-        with threads_for(len(self._root)):
-            v, m = pool.row_norms_squared(self._root, upper=self._upper, times=self.mean)
-        return m, v
-
 
 class CrossProducts:
-    """K between the pool and rows of it that are labelled, one column per label, kept as long as memory allows.
-
-    A column costs one product with the pool and never changes, so that it is computed once.
-    """
+    """K between the pool and its labelled rows, one column per label, computed once and kept as memory allows."""
 
     def __init__(self, pool: DesignMatrix, prior: WeightPrior) -> None:
         self.pool, self.prior = pool, prior
@@ -273,12 +261,8 @@ class KrylovBelief(Belief):
         return np.asarray(found.basis @ triangular_inverse(cholesky(np.asfortranarray(found.T))).T)
 
     def variances(self, pool: DesignMatrix) -> Array:
-        root = self.root
-        self.n_pool_products += root.shape[1]
-        v = np.empty(pool.shape[0])
-        for rows, part in block_products(pool, root):
-            np.einsum("ij,ij->i", part, part, out=v[rows])
-        return v
+        self.n_pool_products += self.root.shape[1]
+        return pool.row_norms_squared(self.root)[0]
 
 
 def krylov_belief(posterior: Posterior, rows: Index, k: int, seed: int = 0) -> KrylovBelief:

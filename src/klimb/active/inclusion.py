@@ -1,19 +1,17 @@
 """A new datum meets the marginal N(m, v) of its latent value: its own Gaussian site, and what one label teaches.
 
-The new marginal maximises the bound of one datum, E log p(y|s) - KL(q' || q), over Gaussians q' = N(m', v'); at the
-optimum q' is q times the site exp(slope s - gamma s^2 / 2), with
+The new marginal N(m', v') maximises the bound of one datum, E log p(y|s) - KL(q' || q); it is q times a site exp(slope
+s - gamma s^2 / 2), with alpha and gamma the oracle's at (m', v'):
 
     1/v' = 1/v + gamma        m' = m - v alpha        slope = gamma m' - alpha
 
-where alpha and gamma are the oracle's at (m', v'). Seen through `klimb.sites.SuperGaussian`, whose oracle is the local
-bound, this is the minimiser of phi_i of [N] (Appendix, "active learning scores"; the paper's gamma_i is 1/gamma).
+With the oracle of `klimb.sites.SuperGaussian` this is the minimiser of phi_i of [N] (Appendix; its gamma_i is 1/gamma).
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from klimb.infer.start import DIFFERENCE, newton_step
 from klimb.numerics.arrays import Array, Index
@@ -23,7 +21,6 @@ from klimb.sites import Expectation, Site, SuperGaussian
 
 ENOUGH = 1e-11  # size of the gradient in (m / sd, log v) at which a datum is done
 MOST_STEPS = 80
-FEW = 256  # data up to which one call of the oracle at twice as many points costs less than two calls
 ROUNDING = 1e-13  # what the bound of one datum may lose to rounding, relative to its terms
 LEVELS = 33  # quantiles of the predictive distribution that stand for counts and numbers
 SCORE_TOL = 1e-6  # of the new sites behind a score, whose error is then smaller still
@@ -82,7 +79,7 @@ def _site(site: Site, y: Array, m: Array, v: Array, tol: float) -> tuple[Array, 
     trial_m, trial_v = new_m.copy(), new_v.copy()
     for _ in range(MOST_STEPS):
         part = active
-        e, wider = _oracles(site, part, y, trial_m, trial_v)
+        e = site.rows(part).oracle(y[part], trial_m, trial_v)
         ratio, away = trial_v / v[part], trial_m - m[part]
         divergence = 0.5 * (ratio - 1.0 - np.log(ratio) + away**2 / v[part])
         value = e.value - divergence
@@ -99,31 +96,14 @@ def _site(site: Site, y: Array, m: Array, v: Array, tol: float) -> tuple[Array, 
             break
         ahead = going & better
         kept = part[ahead]
-        if wider is None:
-            beyond = site.rows(kept).oracle(y[kept], new_m[kept], new_v[kept] * (1.0 + DIFFERENCE))
-        else:
-            beyond = _part(wider, ahead)
-        d_m[kept], d_v[kept] = newton_step(_part(e, ahead), beyond, new_m[kept], new_v[kept], m[kept], v[kept],
-                                           floor=0.01)[:2]
+        beyond = site.rows(kept).oracle(y[kept], new_m[kept], new_v[kept] * (1.0 + DIFFERENCE))
+        here = Expectation(*(piece[ahead] for piece in e))
+        d_m[kept], d_v[kept] = newton_step(here, beyond, new_m[kept], new_v[kept], m[kept], v[kept], floor=0.01)[:2]
         trial_m = new_m[active] + step[active] * d_m[active] * np.sqrt(new_v[active])
         trial_v = new_v[active] * np.exp(step[active] * d_v[active])
     if site.log_concave:
         gamma = np.maximum(gamma, 0.0)
     return gamma, gamma * new_m - alpha
-
-
-def _oracles(site: Site, rows: npt.NDArray[np.intp], y: Array, m: Array, v: Array
-             ) -> tuple[Expectation, Expectation | None]:
-    """The oracle at (m, v) of ``rows``; where they are few, also at a slightly larger v, by the same call."""
-    if rows.size > FEW:
-        return site.rows(rows).oracle(y[rows], m, v), None
-    twice = np.concatenate([rows, rows])
-    e = site.rows(twice).oracle(y[twice], np.concatenate([m, m]), np.concatenate([v, v * (1.0 + DIFFERENCE)]))
-    return _part(e, slice(rows.size)), _part(e, slice(rows.size, None))
-
-
-def _part(e: Expectation, rows: slice | npt.NDArray[Any]) -> Expectation:
-    return Expectation(e.value[rows], e.alpha[rows], e.gamma[rows])
 
 
 def _start(site: Site, y: Array, m: Array, v: Array) -> tuple[Array, Array]:
@@ -163,8 +143,7 @@ def plain_site(site: Site) -> Site:
 def response_nodes(site: Site, m: Array, v: Array) -> Iterator[tuple[Array, Array]]:
     """Pairs (weight, y), each one per candidate; weights of a candidate sum to 1.
 
-    Classes are listed with their probabilities. Of counts and numbers the predictive quantiles at the nodes of a
-    Gauss-Legendre rule are taken: means of smooth functions of y under the predictive distribution.
+    Classes with their probabilities; of counts and numbers predictive quantiles at the nodes of a Gauss-Legendre rule.
     """
     plain = plain_site(site)
     if plain.response == "classes":

@@ -2,27 +2,23 @@
 
     I(y; s) = H[E p(y|s)] - E H[p(y|s)] = E KL(p(.|s) || E p(.|s))
 
-The first form is a difference that cancels for small v, the second a mean of what is never negative. Classes are summed
-over; each term is p (r + e^-r - 1) with r = log p(y|s) - log E p(y|s), which is r^2/2 for small r: so the information
-keeps its relative accuracy however small it is.
+The second form is a mean of terms p (r + e^-r - 1), r = log p(y|s) - log E p(y|s), never negative: the information
+keeps its relative accuracy however small it is. Counts are summed over: the first few one by one, the rest by
+Gauss-Legendre rules on growing panels (Euler and Maclaurin). Of numbers, predictive quantiles stand for y: good to a
+percent or two.
 
-Counts are summed over: the first few one by one, the rest by Gauss-Legendre rules on panels that grow with the
-distance, since a sum of a smooth function is an integral but for its end (Euler and Maclaurin). Of numbers the
-predictive quantiles at the nodes of a Gauss-Legendre rule stand for y: an error of at most a percent or two.
-
-Of two rows whose latent values (s, s*) are a pair of Gaussians
+Of two rows whose latent values (s, s*) are Gaussian with correlation r (Mehler's formula, h_k Hermite polynomials)
 
     P(y, y*) = E p(y|s) p(y*|s*) = sum_k r^k a_k(y) b_k(y*)        a_k(y) = E p(y | m + sqrt(v) z) h_k(z)
 
-with r the correlation and h_k the normalised Hermite polynomials (Mehler's formula): the coefficients belong to one row
-each, so that a pair costs a few multiplications. The rest of the sum is at most |r|^K times the root of the variances
-that the first K coefficients leave, of both rows; pairs where that is not small are integrated directly.
+The rest after K terms is at most |r|^K times the root of the variances that they leave, of both rows; pairs where that
+is not small are integrated directly.
 """
 
 from functools import lru_cache, singledispatch
 
 import numpy as np
-from scipy.special import factorial
+from scipy.special import factorial, log_expit
 
 from klimb.active.inclusion import expected_gamma, plain_site, response_nodes
 from klimb.errors import InputError
@@ -102,10 +98,7 @@ def _summed(site: Site, m: Array, v: Array, low: Array, high: Array) -> Array:
 
 
 def _divergence(site: Site, y: Array, m: Array, v: Array, *, relative: bool) -> Array:
-    """KL(p(s|y) || p(s)), or that times p(y): E of q log q - q + 1 with q = p(y|s) / p(y).
-
-    A large count says much of s: q has a peak where the site alone would put the posterior.
-    """
+    """KL(p(s|y) || p(s)), or that times p(y): E of q log q - q + 1 with q = p(y|s) / p(y), which may have a peak."""
     log_mean = site.log_predictive(y, m, v)
     log_mean = np.where(np.isfinite(log_mean), log_mean, -1e300)  # an observation that never happens
     log_scale = log_mean if relative else np.zeros_like(m)
@@ -181,35 +174,15 @@ def _(site: Logistic, m: Array, v: Array) -> Array:
 
 
 def _narrow_logistic(m: Array, v: Array) -> Array:
-    """E KL(Bernoulli(sigmoid(s)) || Bernoulli(p)) on nodes; with t = logit p it is a Bregman divergence of softplus.
-
-    softplus(t) - softplus(s) - (t - s) sigmoid(s) = (t - s)^2 int_0^1 (1 - u) sigmoid'(s + u (t - s)) du.
-    """
+    """E KL(Bernoulli(sigmoid(s)) || its mean) on a few nodes."""
     z, weight = hermite(12)
-    u, gauss = legendre(5)
-    mean = -np.abs(m)
     out = np.empty_like(m)
     for part in slices(m.size, max(1, POINTS // z.size)):
-        centre = mean[part]
-        e = np.exp(centre)
-        share = 1.0 / (1.0 + e)
-        p, w = e * share, e * share * share
-        _, average, _ = folded_moments(centre, v[part])
-        # logit p - m for the averaged p: (average - p) / w, then Newton's steps on the exact equation
-        with np.errstate(divide="ignore", invalid="ignore", under="ignore"):
-            lift = (average - p) / w
-            for _ in range(3):
-                x = np.exp(centre + lift)
-                lift = lift + (average - x / (1.0 + x)) * (1.0 + x) ** 2 / x
-        lift = np.nan_to_num(lift, nan=0.0, posinf=0.0, neginf=0.0)
-        offset = np.sqrt(v[part]) * z[:, None]
-        gap = lift - offset  # t - s
-        total = np.zeros_like(gap)
-        for node, weight_u in zip(u, gauss, strict=True):
-            with np.errstate(under="ignore"):
-                x = np.exp(-np.abs(centre + offset + node * gap))
-                total += weight_u * (1.0 - node) * x / (1.0 + x) ** 2
-        out[part] = weight @ (gap * gap * total)
+        mean = -np.abs(m[part])
+        s, average = mean + np.sqrt(v[part]) * z[:, None], folded_moments(mean, v[part])[1]
+        with np.errstate(divide="ignore"):
+            out[part] = weight @ (divergence_term(log_expit(s), np.log(average))
+                                  + divergence_term(log_expit(-s), np.log1p(-average)))
     return out
 
 

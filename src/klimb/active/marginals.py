@@ -1,18 +1,13 @@
 """The inclusion algebra of [N] section 3: marginals of all candidates kept valid while labels come in, one by one.
 
-Including row i with label y adds one Gaussian site exp(slope s - gamma s^2 / 2), found by `include` from the marginal
-N(m_i, v_i) alone, and leaves all other sites as they are. One linear system then moves everything (the paper's gamma_i
-is 1/gamma, its kappa_i is 1 + gamma v_i):
+Including row i adds one site exp(slope s - gamma s^2 / 2), found by `include`, and leaves all others as they are (the
+paper's gamma_i is 1/gamma, its kappa_i is 1 + gamma v_i):
 
     d = V x_i    w = X d    v_i = x_i'd    c = gamma / (1 + gamma v_i)    e = (slope - gamma m_i) / (1 + gamma v_i)
     v' = v - c w^2      m' = m + e w      u' = u + e d      V' = V - c d d'      log|A'| = log|A| + log(1 + gamma v_i)
 
-Where the variances are estimates from below (Lanczos), the solution d corrects v_i before the site is found. A variance
-that the update takes below zero is computed anew by a solve, never dropped.
-
-The product w with the pool waits until somebody asks for all rows. Those who want the best row alone need not: they
-take the last marginals of all rows that were computed, how far the belief has moved from there (`Drift`), and the
-present marginals of the few rows that may be best after it (`Marginals.at`).
+Estimated variances (Lanczos) are corrected by the solution d before the site is found; one that the update takes below
+zero is solved for. The product w waits until somebody asks for all rows: `Drift` and `Marginals.at` do without.
 """
 
 from __future__ import annotations
@@ -251,10 +246,7 @@ class Marginals:
         return self.with_site(x, d, gamma, slope, known=True), new
 
     def with_site(self, x: Array, d: Array, gamma: float, slope: float, *, known: bool = False) -> Marginals:
-        """With the site exp(slope s - gamma s^2 / 2) on s = x'w, where ``d`` = V x.
-
-        Without a label (``known`` False) the means stay where they are: that is what they are expected to do.
-        """
+        """With the site exp(slope s - gamma s^2 / 2) on s = x'w, ``d`` = V x; the means stay unless it is ``known``."""
         mean, variance = float(x @ self.weights), max(float(x @ d), 0.0)
         kappa = 1.0 + gamma * variance
         c, e = gamma / kappa, (slope - gamma * mean) / kappa if known else 0.0

@@ -58,11 +58,7 @@ class PoolModel(NamedTuple):
         return infer(latent, site, y, tol=self.tol, start=first)
 
     def _fit_wide(self, pool: DesignMatrix, rows: Index, y: Array, start: Array | None) -> Result:
-        """The local bound of a Laplace prior is a Gaussian of precision 1 / (scale sqrt(E w^2)): [N]'s outer loop.
-
-        Given these precisions the model is one with a Gaussian prior, whose cost goes by the labels, and all variances
-        of weights are exact. Weights that no labelled row has stay at their own precision, 1 / scale^2.
-        """
+        """The local bound of a Laplace prior is a Gaussian of precision 1 / (scale sqrt(E w^2)): [N]'s outer loop."""
         X, D = labelled_rows(pool, rows), self.prior.n_weights - self.intercept
         some = take_rows(pool, rows)
         seen = np.flatnonzero(some.getnnz(axis=0)[:D]) if hasattr(some, "getnnz") else np.arange(D)

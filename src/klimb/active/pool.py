@@ -12,17 +12,14 @@ from klimb.linalg import matrix as designs
 from klimb.linalg.matrix import BlockedDesign, CsrDesign, DenseDesign, DesignMatrix, SparseDesign, as_design
 from klimb.numerics.arrays import Array, Index, as_float, finite_sum
 from klimb.numerics.dense import row_blocks
-from klimb.numerics.lazy import blas, scipy_sparse
+from klimb.numerics.lazy import scipy_sparse
 
 FINGERPRINT_ROWS = 512
 MOST_PAIRED = 1000  # columns up to which products of pairs are worth storing: beyond, labels are fewer than columns
 
 
 class DenseRows(BlockedDesign):
-    """Rows of an array of any number type, in memory or mapped from a file, with a column of ones behind them if asked.
-
-    A block becomes float64 when it is read, so that a pool of single precision on disk costs no memory.
-    """
+    """Rows of an array of any number type, in memory or in a file, as float64 blocks; a last column of ones."""
 
     def __init__(self, values: npt.NDArray[Any], *, intercept: bool) -> None:
         self.values, self.intercept = values, intercept
@@ -50,26 +47,6 @@ class DenseRows(BlockedDesign):
         if self.intercept:
             product += vector[-1]
         return product
-
-    def row_norms_squared(self, root: Array, *, upper: bool = False, times: Array | None = None) -> tuple[Array, Array]:
-        """|x'S|^2 = |z'S0|^2 + (z's + t)^2 for x' = (z', 1) and S = [S0 s; 0 t], and X times from the same pass."""
-        if not (self.intercept and upper and root.ndim == 2):
-            return super().row_norms_squared(root, upper=upper, times=times)
-        vector = np.zeros(self.shape[1]) if times is None else times
-        N, columns = self.values.shape
-        corner, last = np.asfortranarray(root[:-1, :-1]), float(root[-1, -1])
-        beside = np.column_stack([root[:-1, -1], vector[:-1]])
-        norms, product = np.empty(N), np.empty(N)
-        scratch = np.empty((next(row_blocks(*self.shape)).stop, columns))
-        for rows in row_blocks(*self.shape):
-            block = scratch[: rows.stop - rows.start]
-            np.copyto(block, self.values[rows])
-            pair = block @ beside
-            np.add(pair[:, 1], vector[-1], out=product[rows])
-            blas.dtrmm(1.0, corner, block.T, lower=0, trans_a=1, overwrite_b=1)
-            np.einsum("ij,ij->i", block, block, out=norms[rows])
-            norms[rows] += (pair[:, 0] + last) ** 2
-        return norms, product
 
     def subset(self, rows: Index) -> DenseDesign:
         return DenseDesign(self.dense_rows(rows))
@@ -111,10 +88,7 @@ def times_each(pool: DesignMatrix, vectors: Array) -> Array:
     """X vectors for several columns at once: one pass over the pool."""
     if isinstance(pool, CsrDesign | DenseDesign):
         return np.asarray(pool.values @ vectors)
-    out = np.empty((pool.shape[0], vectors.shape[1]))
-    for rows in row_blocks(pool.shape[0], pool.shape[1]):
-        np.dot(pool.dense_rows(rows), vectors, out=out[rows])
-    return out
+    return np.concatenate([part for _, part in block_products(pool, vectors)])
 
 
 def block_products(pool: DesignMatrix, vectors: Array) -> Iterator[tuple[slice, Array]]:
@@ -126,11 +100,8 @@ def block_products(pool: DesignMatrix, vectors: Array) -> Iterator[tuple[slice, 
 
 def take_rows(pool: DesignMatrix, rows: Index) -> Any:
     """Some rows as a dense array, or as CSR where the pool is sparse."""
-    if isinstance(pool, CsrDesign):
-        return pool.values[rows]
-    if isinstance(pool, DenseRows):
-        return pool.dense_rows(rows)
-    return pool.dense()[rows]
+    some: Any = pool.subset(rows)
+    return some.values
 
 
 def row_vector(pool: DesignMatrix, row: int) -> Array:

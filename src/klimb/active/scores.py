@@ -1,12 +1,8 @@
 """Scores of candidates: how much their label is worth, from the marginals N(m_i, v_i) of their latent values.
 
-What is worth measuring of the weights u of a linear model is told by `measurement_gains`:
+Of measurements of the weights u themselves, one row or a block, the gain does not depend on the outcome:
 
     y_c = X_c u + noise        I(y_c; u) = 1/2 log det(I + X_c V X_c' / noise^2),   V the posterior covariance of u
-
-A candidate may be a block of rows that are measured together, such as a line of a Fourier transform. The gain does not
-depend on the outcome, so that no measurement has to be imagined: one linear system per row ([N] section 3, and the
-applications that it builds on).
 """
 
 from collections.abc import Callable, Sequence

@@ -9,10 +9,11 @@ from klimb.boosting.ascent import check_proper, finite_starts, meets_edge
 from klimb.boosting.divergences import hellinger_boosted, inclusive_refined
 from klimb.boosting.edge import box_coordinates, cut_boosted
 from klimb.boosting.expensive import UP_TO, sparingly_boosted
-from klimb.boosting.gaussians import Watch, node_count, nodes, one_gaussian, step_of
+from klimb.boosting.gaussians import BoostStep, Gaussians, Watch, node_count, nodes, one_gaussian, step_of
 from klimb.boosting.loop import Booster, first_gaussian, low_rank_gaussian, with_modes
 from klimb.boosting.mixture import Ended, Mixture
 from klimb.boosting.paper import laplacian_boosted
+from klimb.boosting.refine import EvaluatedMixture
 from klimb.boosting.target import LogDensity, Target
 from klimb.boosting.transforms import TransformedBlocks, points
 from klimb.errors import InputError, require
@@ -22,8 +23,8 @@ LOW_RANK_FROM = 100  # dimensions from which component="auto" means "lowrank"
 WIDE = 10.0  # standard deviation, in units of ``scale``, of the first Gaussian of the paper's algorithm
 
 
-def boost(log_density: LogDensity, dim: int, *, gradient: LogDensity | None = None, hessian: LogDensity | None = None,
-          init: Any = None, scale: Any = 1.0, transform: Any = None, n_components: int = 20,
+def boost(log_density: LogDensity, dim: int, *, gradient: LogDensity | None = None, init: Any = None,
+          scale: Any = 1.0, transform: Any = None, n_components: int = 20,
           divergence: Literal["exclusive", "inclusive", "hellinger"] = "exclusive",
           component: Literal["auto", "full", "lowrank", "laplacian"] = "auto",
           weights: Literal["joint", "corrective", "newton"] | None = None, tol: float = 0.01,
@@ -67,41 +68,34 @@ def boost(log_density: LogDensity, dim: int, *, gradient: LogDensity | None = No
     if max_evaluations <= UP_TO:
         target = Target(log_density, int(dim), coordinates=coordinates, near=starts[0], sparing=True)
         return sparingly_boosted(target, starts, spread, n_components, tol, int(max_evaluations), labels, seed, watch)
-    target = Target(log_density, int(dim), gradient=gradient, hessian=hessian, coordinates=coordinates, near=starts[0])
+    target = Target(log_density, int(dim), gradient=gradient, coordinates=coordinates, near=starts[0])
+
+    def answer(found: Any, parts: Gaussians, last: Any, why: str, steps: Sequence[BoostStep],
+               inside: float = 1.0) -> Mixture:
+        return Mixture(found, parts, last.bound, last.bound_error, Ended[why.upper()], tuple(steps), target, labels,
+                       inside, seed)
+
     if component == "laplacian":
-        return _paper(target, starts, spread, n_components, divergence, weights or "newton", labels, seed, watch)
-    return _default(target, starts, spread, n_components, divergence, component, weights or "joint", tol,
-                    max_evaluations, labels, seed, watch)
-
-
-def _default(target: Target, starts: Any, spread: Any, n_components: int, divergence: str, component: str, weights: str,
-             tol: float, max_evaluations: int, labels: tuple[str, ...], seed: int, watch: Watch) -> Mixture:
-    starts = finite_starts(target, starts, spread, seed)
-    if component == "lowrank" or (component == "auto" and target.dim > LOW_RANK_FROM):
-        fit = low_rank_gaussian(target, starts, np.diag(spread), tol, seed)
-    else:
-        fit = first_gaussian(target, starts, np.diag(spread), tol, seed)
-    edge = meets_edge(target, fit)
-    box = box_coordinates(target, fit, spread, seed) if edge else None
-    if box is not None:
-        target = target.within(box[0])
-        fit = first_gaussian(target, target.coordinates.to_free(box[1][None]), np.eye(target.dim), tol, seed)
-        edge = meets_edge(target, fit)
+        require(weights != "joint", "component='laplacian' takes weights 'newton' or 'corrective'", "'joint'",
+                "Leave component out for joint refinement.")
+        first = one_gaussian(starts[0], np.diag(WIDE * spread))
+        rule = weights or "newton"
+        found, parts, steps = laplacian_boosted(target, first, n_components, divergence, rule, seed, watch)
+        keep = np.flatnonzero(found > 0)
+        return answer(found[keep] / found[keep].sum(), parts.take(keep), steps[-1], "components", steps)
+    target, fit, edge = _first_fit(target, starts, spread, component, tol, seed)
     if edge:
         cut, steps, why = cut_boosted(target, fit.parts, n_components, tol, seed, watch)
         check_proper(target, cut.overall)
-        return Mixture(cut.weights, cut.parts, cut.bound, cut.error, Ended[why.upper()], tuple(steps), target, labels,
-                       cut.inside, seed)
+        return answer(cut.weights, cut.parts, cut, why, steps, cut.inside)
     check_proper(target, fit.parts)
     if n_components > 1:
         fit = with_modes(target, fit, n_components, tol, seed)
     fresh = nodes(4 * node_count(target.dim), target.dim, seed + 5)
     if divergence == "hellinger":
-        found, parts, grown, why = hellinger_boosted(target, fit.parts, n_components, tol, seed, watch)
-        last = step_of(target, found, parts, fresh)
-        return Mixture(found, parts, last.bound, last.bound_error, Ended[why.upper()], tuple(grown), target, labels,
-                       1.0, seed)
-    booster = Booster(target, fit, tol, seed, watch, joint=weights == "joint", max_evaluations=max_evaluations)
+        found, parts, steps, why = hellinger_boosted(target, fit.parts, n_components, tol, seed, watch)
+        return answer(found, parts, step_of(target, found, parts, fresh), why, steps)
+    booster = Booster(target, fit, tol, seed, watch, joint=weights != "corrective", max_evaluations=max_evaluations)
     why = booster.grow(n_components)
     booster.polish()
     if divergence == "exclusive" and booster.joint and n_components > 1:
@@ -110,19 +104,22 @@ def _default(target: Target, starts: Any, spread: Any, n_components: int, diverg
     if divergence == "inclusive":
         found, parts = inclusive_refined(target, found, parts, seed)
         last = step_of(target, found, parts, fresh)
-    return Mixture(found, parts, last.bound, last.bound_error, Ended[why.upper()], tuple(booster.steps), target, labels,
-                   1.0, seed)
+    return answer(found, parts, last, why, booster.steps)
 
 
-def _paper(target: Target, starts: Any, spread: Any, n_components: int, divergence: str, rule: str,
-           labels: tuple[str, ...], seed: int, watch: Watch) -> Mixture:
-    require(rule != "joint", "component='laplacian' takes weights 'newton' or 'corrective'", "'joint'",
-            "Leave component out for joint refinement.")
-    first = one_gaussian(starts[0], np.diag(WIDE * spread))
-    found, parts, steps = laplacian_boosted(target, first, n_components, divergence, rule, seed, watch)
-    keep = np.flatnonzero(found > 0)
-    return Mixture(found[keep] / found[keep].sum(), parts.take(keep), steps[-1].bound, steps[-1].bound_error,
-                   Ended.COMPONENTS, tuple(steps), target, labels, 1.0, seed)
+def _first_fit(target: Target, starts: Any, spread: Any, component: str, tol: float,
+               seed: int) -> tuple[Target, EvaluatedMixture, bool]:
+    """The first Gaussian, in coordinates without the edges along axes; whether others remain in its bulk."""
+    starts = finite_starts(target, starts, spread, seed)
+    low = component == "lowrank" or (component == "auto" and target.dim > LOW_RANK_FROM)
+    fit = (low_rank_gaussian if low else first_gaussian)(target, starts, np.diag(spread), tol, seed)
+    edge = meets_edge(target, fit)
+    box = box_coordinates(target, fit, spread, seed) if edge else None
+    if box is not None:
+        target = target.within(box[0])
+        fit = first_gaussian(target, target.coordinates.to_free(box[1][None]), np.eye(target.dim), tol, seed)
+        edge = meets_edge(target, fit)
+    return target, fit, edge
 
 
 def _is_count(value: Any) -> bool:

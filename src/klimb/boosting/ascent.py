@@ -33,11 +33,7 @@ class Climb(NamedTuple):
 
 def climb(target: Target, starts: Array, root: Array, *, iterations: int = 60, far: bool = False,
           within: Gaussians | None = None) -> Climb:
-    """BFGS with backtracking from every row of ``starts``, in coordinates whitened by ``root``.
-
-    Starts where log p is -inf stay there; climbs that come ``within`` the bulk of a known Gaussian stop. Each iteration
-    is one batch of evaluations of the climbs still under way.
-    """
+    """BFGS with backtracking from every row of ``starts`` with a finite log p, whitened by ``root``, all at a time."""
     n, D = starts.shape
     scale = np.sqrt(np.einsum("de,de->d", root, root))
     x = starts.copy()
@@ -155,11 +151,7 @@ def check_arrived(target: Target, found: Climb, best: int, starts: Array, root: 
 
 
 def check_proper(target: Target, first: Gaussians) -> None:
-    """Raise if log p does not fall faster than -log r along some line far out: then it has no finite integral.
-
-    Between FAR and FURTHER standard deviations from the first Gaussian, both ways along its axes and a few other lines;
-    where it does not fall there, beyond.
-    """
+    """Raise unless log p falls faster than -log r along axes of the first Gaussian and other lines, far out."""
     D = first.dim
     axes = np.concatenate([np.eye(D)[: min(D, 50)], normal_draws(8, D, seed=5)]) @ first.roots[0].T
     axes = np.concatenate([axes, np.diag(first.deviations[0])[: min(D, 50)]])  # and the parameters themselves

@@ -1,18 +1,14 @@
 """Other directions than KL(q || p): KL(p || q) by importance-weighted EM, and the Hellinger distance.
 
-KL(p || q) asks that q be somewhere wherever p is. So the draws come from q and from wider mixtures around it, and where
-the target has mass that q has less than a third of, q gets a component of its own.
+KL(p || q) asks that q be somewhere wherever p is: the draws come from q and from wider mixtures around it.
 
-Universal boosting (Campbell and Li 2019): root densities live on a sphere. With f = sqrt(p) and g = sum_k lambda_k g_k,
-g_k = sqrt(N_k), of unit length, the squared Hellinger distance is 1 - <f, g>. Inner products of Gaussian roots are
-known (Bhattacharyya's coefficients), those with f are averages over the component itself,
+Universal boosting (Campbell and Li 2019): with f = sqrt(p) and g = sum_k lambda_k g_k, g_k = sqrt(N_k), of unit length,
+the squared Hellinger distance is 1 - <f, g>, and q = g^2 is a mixture of all products g_j g_k, Gaussians again.
 
-    <g_j, g_k> = Z_jk,      <f, g_k> = d_k = E_{N_k} exp((log p - log N_k) / 2),
+    <g_j, g_k> = Z_jk (Bhattacharyya),      <f, g_k> = d_k = E_{N_k} exp((log p - log N_k) / 2)
 
-so the best weights of given components maximise lambda'd under lambda'Z lambda = 1, lambda >= 0: a problem of
-non-negative least squares, in which the unknown constant of p is a mere factor. A new component h maximises the cosine
-between what f still lacks, f - <f, g> g, and what h has of its own, h - <h, g> g. q = g^2 is a mixture of all products
-g_j g_k, Gaussians again.
+The best weights maximise lambda'd under lambda'Z lambda = 1, lambda >= 0: non-negative least squares. A new component h
+maximises the cosine between what f still lacks, f - <f, g> g, and what h has of its own, h - <h, g> g.
 """
 
 import numpy as np
@@ -53,9 +49,8 @@ def inclusive_refined(target: Target, weights: Array, parts: Gaussians, seed: in
                       rounds: int = ROUNDS, n_components: int | None = None) -> tuple[Array, Gaussians]:
     """A mixture with a lower KL(p || q), as far as smoothed importance weights can tell.
 
-    Each round draws around the present mixture, adds a component where mass is missing (unless there are
-    ``n_components``), and runs EM; the result is kept if the draws around it, which its fit has not seen, agree that
-    E_p log q has risen.
+    Each round draws anew, adds a component where mass is missing (up to ``n_components``), and runs EM; the result is
+    kept if draws around it, which its fit has not seen, agree that E_p log q has risen.
     """
     best = current = (weights, parts)
     for round_ in range(rounds + 1):

@@ -1,16 +1,12 @@
 """Targets with an edge inside their bulk: edges along the axes are found and declared, others cut a mixture off.
 
-A standard deviation that must be positive, a probability between 0 and 1: most edges are of this kind. -inf beyond them
-is enough to find them, by bisection along every axis. In the coordinates of `Above`, `Below` and `Interval` there is no
-edge left, and boosting goes on as if they had been declared.
-
-Nodes that cross an edge make the bound jump, so nothing can be moved along slopes. Instead the points stay and their
+Edges along the axes are found by bisection, where the density becomes -inf, and boosting goes on in the coordinates of
+`Above`, `Below` and `Interval`. Nodes that cross any other edge make the bound jump, so the points stay and their
 weights move: with draws x_n of the current mixture q0, b_n their probabilities and omega_n = b_n q(x_n)/q0(x_n),
 
     KL(q cut off || p) = sum_in omega (log q - log p) / A - log(A / T) + const,     A = sum_in omega, T = sum_all omega,
 
-is a smooth function of the parameters of q, which needs values of log p only. Each round draws anew from the mixture
-found, so the bound of every round is judged at points that its fit has not seen.
+is a smooth function of the parameters of q, which needs values of log p only. Each round draws anew from its mixture.
 """
 
 from typing import NamedTuple
@@ -145,7 +141,7 @@ class Cut(NamedTuple):
         return one_gaussian(mean, np.linalg.cholesky(cov + 1e-12 * np.trace(cov) * np.eye(len(cov))))
 
     @property
-    def error(self) -> float:
+    def bound_error(self) -> float:
         return float(self.residual.std() / np.sqrt(len(self.residual)))
 
 
@@ -173,7 +169,7 @@ def cut_boosted(target: Target, first: Gaussians, n_components: int, tol: float,
         if won > 0:
             best = grown
             steps.append(_step(target, best, watch))
-        if not won > max(tol, 2.0 * best.error):
+        if not won > max(tol, 2.0 * best.bound_error):
             return _judged(target, best, counter), steps, "gain"
     return _judged(target, best, counter), steps, "components"
 
@@ -184,7 +180,8 @@ def _judged(target: Target, cut: Cut, seed: int) -> Cut:
 
 
 def _step(target: Target, cut: Cut, watch: Watch) -> BoostStep:
-    return recorded(target, cut.weights, cut.parts, cut.bound, cut.error, cut.residual, cut.share[cut.inner], watch)
+    share = cut.share[cut.inner]
+    return recorded(target, cut.weights, cut.parts, cut.bound, cut.bound_error, cut.residual, share, watch)
 
 
 def refined(target: Target, start: Cut, seed: int) -> Cut:
@@ -194,7 +191,7 @@ def refined(target: Target, start: Cut, seed: int) -> Cut:
         weights, parts = _fitted(current)
         current = drawn(target, weights, parts, seed + 1 + round_)
         if current.bound > best.bound:
-            settled = current.bound - best.bound < current.error
+            settled = current.bound - best.bound < current.bound_error
             best = current
             if settled and round_ > 1:
                 break

@@ -1,11 +1,8 @@
 """Log densities that are expensive: a Gaussian-process surrogate is learnt from few evaluations, and fitted instead.
 
-Rounds of three steps. A surrogate (quadratic trend and Gaussian process) goes through all values so far; importance-
-weighted EM fits a rough mixture to it; the target is evaluated at those draws of the mixture, and around it, where
-variance times density is largest. Values far apart are first divided by a temperature, so that a start in the tail
-sees a wide target, whose bulk the rounds walk to. Nothing is claimed where the surrogate is unsure: it is lowered there
-by its own standard deviation. In the end a finer mixture is fitted, and the target evaluated at fresh draws of it: how
-far the surrogate is off there corrects the bound and says whether to trust it.
+Rounds of three steps: a surrogate through all values so far; a rough mixture fitted to it; evaluations where variance
+times density is largest. Values far apart are first divided by a temperature, so that a start in the tail sees a wide
+target. Fresh draws of the final mixture tell how far the surrogate is off (docs/decisions/0033-few-evaluations.md).
 """
 
 from collections.abc import Callable
@@ -78,10 +75,7 @@ class KnownPoints:
 
 @dataclass(frozen=True, eq=False)
 class SurrogateModel:
-    """A surrogate in whitened coordinates z = inverse (u - centre), as a function of u.
-
-    Beyond all points it falls like a Gaussian; where the nearest known value is -inf it is -inf.
-    """
+    """A surrogate in whitened coordinates z = inverse (u - centre), as a function of u; it falls beyond all points."""
 
     surrogate: Surrogate
     centre: Array

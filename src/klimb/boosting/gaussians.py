@@ -88,10 +88,7 @@ def one_gaussian(mean: Array, root: Array) -> Gaussians:
 
 
 def widened(parts: Gaussians, far: float) -> Gaussians:
-    """The same Gaussians, wide enough that their mass lies ``far`` standard deviations outside its present shell.
-
-    In D dimensions a Gaussian's mass lies at about sqrt(D) standard deviations, so the factor is 1 + far / sqrt(D).
-    """
+    """The same Gaussians, wide enough that their mass lies ``far`` standard deviations outside its shell of sqrt(D)."""
     return Gaussians(parts.means, (1.0 + far / np.sqrt(parts.dim)) * parts.roots)
 
 
@@ -149,10 +146,7 @@ def divergence(new: Gaussians, old: Gaussians) -> Array:
 
 @lru_cache(maxsize=64)
 def nodes(n: int, dim: int, seed: int = 0) -> Array:
-    """``n`` nodes (rounded up to an even number above 2 ``dim``), whose average z is 0 and average zz' is I exactly.
-
-    So expectations of quadratics under any Gaussian are exact, and the error of others is that of a quasi-random rule.
-    """
+    """``n`` nodes (rounded up to an even number above 2 ``dim``), whose average z is 0 and average zz' is I exactly."""
     n = max(n, 2 * dim + 2)
     n += n % 2
     z = normal_draws(n, dim, seed=seed)
@@ -189,11 +183,7 @@ Watch: TypeAlias = Callable[[BoostStep], None]
 
 
 def gaps(residual: Array, share: Array) -> tuple[float, float]:
-    """log E e^r - E r and max r - E r of the residuals r = log p - log q: an estimate of KL(q || p), and its bound.
-
-    p integrates to E e^r, so the first is the divergence itself where the points are q's; the second is what moving all
-    mass to the best point would gain, which no mixture can exceed.
-    """
+    """log E e^r - E r and max r - E r of the residuals r = log p - log q: an estimate of KL(q || p), and its bound."""
     inside = np.isfinite(residual) & (share > 0)
     r, w = residual[inside], share[inside] / share[inside].sum()
     top, average = float(r.max()), float(w @ r)

@@ -147,11 +147,7 @@ class Booster:
                 return
 
     def cover(self, n_components: int) -> None:
-        """Where mass is missing outside q, try what the inclusive direction makes of it; the check decides.
-
-        It adds wide components of little weight, which hardly move the bound and set the standard deviations right. Not
-        behind a transform: what is wide there may be enormous in the user's coordinates (exp of a tail).
-        """
+        """Where mass is missing outside q (and no transform makes that enormous), try the inclusive direction."""
         if self.outlook is None or not self.target.coordinates.plain:
             return
         if Pool.of(self.fit, self.seen, outlook=self.outlook).missing < LEAST_MISSING:
@@ -178,11 +174,8 @@ def first_gaussian(target: Target, starts: Array, root: Array, tol: float, seed:
 
 def inside(target: Target, mean: Array, cov: Array, Z: Array) -> EvaluatedMixture:
     """N(mean, cov), shrunk until every node has a finite value (or nearly to a point)."""
-    return _shrunk(target, mean, np.linalg.cholesky(cov + 1e-14 * np.trace(cov) / len(cov) * np.eye(len(cov))), Z, 12)
-
-
-def _shrunk(target: Target, mean: Array, root: Array, Z: Array, tries: int) -> EvaluatedMixture:
-    for _ in range(tries):
+    root = np.linalg.cholesky(cov + 1e-14 * np.trace(cov) / len(cov) * np.eye(len(cov)))
+    for _ in range(12):
         fit = evaluated(target, np.ones(1), one_gaussian(mean, root), Z)
         if np.isfinite(fit.values).all():
             break
@@ -270,7 +263,7 @@ def low_rank_gaussian(target: Target, starts: Array, root: Array, tol: float, se
     found = climb(target, starts, root, iterations=200)
     best = int(np.argmax(np.where(np.isfinite(found.values), found.values, -np.inf)))
     mean = found.points[best]
-    fit = _shrunk(target, mean, np.diag(np.sqrt(np.diag(found.inverses[best]))), Z, 7)
+    fit = inside(target, mean, np.diag(np.diag(found.inverses[best])), Z)
     # Conditional scales from Stein's identity, coordinate by coordinate.
     deviations = np.diag(fit.parts.roots[0]) / np.sqrt(np.clip(-(fit.slopes[0] * Z).mean(axis=0), 0.01, 100.0))
     scaled = evaluated(target, np.ones(1), one_gaussian(mean, np.diag(deviations)), Z)

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from klimb.boosting.gaussians import BoostStep, Gaussians, log_mixture, mixture_moments
+from klimb.boosting.gaussians import BoostStep, Gaussians, log_mixture, mixture_moments, spread_draws
 from klimb.boosting.target import Target
 from klimb.boosting.transforms import Transform, points
 from klimb.boosting.trust import CHECKED, CorrectedMixture, MixtureTrust, SurrogateCheck, Weighed, tail, trust_of
 from klimb.errors import grid_of_axes, one_axes, require
 from klimb.numerics.arrays import Array, as_float
-from klimb.numerics.lowdiscrepancy import normal_draws
 from klimb.numerics.mixtures import mixture_quantile
 
 DRAWS = 1 << 13  # for moments and quantiles without a closed form
@@ -142,19 +141,11 @@ class Mixture:
         return np.asarray(np.concatenate(kept)[:n])
 
     def _raw_draws(self, n: int, rng: np.random.Generator | None, round_: int) -> Array:
-        D = self.parts.dim
-        if rng is not None:
-            owner = rng.choice(len(self.weights), size=n, p=self.weights)
-            z = rng.standard_normal((n, D))
-            return np.asarray(self.parts.means[owner] + np.einsum("nde,ne->nd", self.parts.roots[owner], z))
-        counts = np.floor(n * np.cumsum(self.weights) + 0.5).astype(int)
-        counts = np.diff(np.concatenate([[0], counts]))
-        first = self.seed + 101 + 997 * round_
-        draws = [self.parts.means[k] + normal_draws(int(m), D, seed=first + k) @ self.parts.roots[k].T
-                 for k, m in enumerate(counts) if m > 0]
-        found = np.concatenate(draws)
-        # An even order over components, so that the first draws are as good as all.
-        return np.asarray(found[np.argsort((np.arange(len(found)) * 0.6180339887498949) % 1.0, kind="stable")])
+        if rng is None:
+            return spread_draws(self.weights, self.parts, n, self.seed + 101 + 997 * round_)
+        owner = rng.choice(len(self.weights), size=n, p=self.weights)
+        z = rng.standard_normal((n, self.parts.dim))
+        return np.asarray(self.parts.means[owner] + np.einsum("nde,ne->nd", self.parts.roots[owner], z))
 
     @cached_property
     def _even(self) -> Array:

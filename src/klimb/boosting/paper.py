@@ -1,13 +1,8 @@
 """The algorithms of [G], corrected: Laplacian gradient boosting (Alg. 2), Newton for the weight (Alg. 1 and 3).
 
-Where we depart, and why (docs/papers/boosting.md has the whole list):
-- the residual log(f/q) has no maximum where q has lighter tails than f (Cauchy), so q is kept above
-  a floor in it (the theory of [G] asks for densities above some a > 0) and its search in the box where the run began;
-  the Hessian found there is made positive definite;
-- the estimate of the second derivative in Alg. 1 can be negative and is infinite at alpha = 0 for a wide h: we average
-  ((h - q)/q_t)^2 over q_t itself, which is the same integral and never negative;
-- the sample of Alg. 1 and 3 is drawn once, so the objective is a fixed convex function: a bracketed Newton iteration
-  finds its minimum, with no decaying steps.
+Our departures (docs/papers/boosting.md says why): q is kept above a floor in the residual log(f/q), its search in the
+box where the run began, its Hessian positive definite; the second derivative of Alg. 1 averages ((h - q)/q_t)^2 over
+q_t, which is never negative; the sample is drawn once, and a bracketed Newton iteration finds the minimum.
 """
 
 from collections.abc import Callable
@@ -28,10 +23,7 @@ STARTS = 4  # of the search for the residual's peak
 
 def newton_exclusive(weights: Array, parts: Gaussians, new: Gaussians, X: Array, values: Array, X_new: Array,
                      values_new: Array) -> float:
-    """The alpha that minimises KL((1 - alpha) q + alpha h || p): [G] Alg. 1, with Eq. (8) as an average over q_t.
-
-    ``X`` are nodes of the components in order, equally many each; ``X_new`` nodes of ``new``.
-    """
+    """The alpha that minimises KL((1 - alpha) q + alpha h || p) by nodes ``X`` of q, ``X_new`` of h: [G] Alg. 1."""
     share = np.repeat(weights, len(X) // len(weights)) / (len(X) // len(weights))
     log_q = [log_mixture(weights, parts.log_densities(points)) for points in (X, X_new)]
     log_h = [new.log_densities(points)[0] for points in (X, X_new)]

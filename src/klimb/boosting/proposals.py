@@ -1,7 +1,6 @@
 """Where the next component might go: many candidates, screened at points that are already paid for.
 
-The points of the pool come from q itself, so that reweighting them by h/q gives expectations under a candidate h, and
-with them the bound of (1 - alpha) q + alpha h, without asking the target again. Only the best few are evaluated.
+The points come from q, so that reweighting them by h/q gives the bound of (1 - alpha) q + alpha h for a candidate h.
 """
 
 from __future__ import annotations
@@ -31,11 +30,7 @@ THIN = 3.0  # q counts as missing what is more than this many times as dense und
 
 
 class Outlook(NamedTuple):
-    """Points drawn from a mixture made wider, with log p there: what q itself would never see.
-
-    ``parts`` are the Gaussians they came from, ``per_part`` points each. They stay useful when q moves: a `Pool` weighs
-    every point by q over the density of all draws, wherever those came from.
-    """
+    """Points with log p, ``per_part`` of each of some ``parts`` that are wider than a mixture: what it never sees."""
 
     parts: Gaussians
     per_part: int
@@ -107,10 +102,7 @@ class Pool(NamedTuple):
 
 
 def candidates(fit: EvaluatedMixture, pool: Pool, n: int) -> tuple[Gaussians, Array]:
-    """The ``n`` most promising of many candidates, by screening, and one at the point with the largest p/q mass.
-
-    Beside them, the component that each came from.
-    """
+    """The ``n`` most promising of many candidates and one where p/q has most mass; the component each came from."""
     options, parents = _around_nodes(fit, pool)
     n_sure = 1  # the first is evaluated whatever the screening says: the pool is thin where it sits
     for k in np.argsort(-(fit.weights * fit.residual.var(axis=1)))[:3]:
@@ -200,8 +192,7 @@ def _along_directions(fit: EvaluatedMixture, k: int) -> list[tuple[Array, Array]
 def steepest(fit: EvaluatedMixture, k: int) -> tuple[Array, int]:
     """Whitened directions of component k, as columns, by how much the slope of log p - log q varies along them.
 
-    And how many of them matter: where the slope of the residual lies in a subspace, p/q depends on that subspace alone,
-    and the rest needs no mixture.
+    And how many of them matter: along the others p/q is constant, and no mixture is needed.
     """
     slope = fit.slopes[k] - mixture_slopes(fit.weights, fit.parts, fit.points[k])[1] @ fit.parts.roots[k]
     variances, basis = np.linalg.eigh(slope.T @ slope)
@@ -209,10 +200,7 @@ def steepest(fit: EvaluatedMixture, k: int) -> tuple[Array, int]:
 
 
 def best_share(fit: EvaluatedMixture, new: EvaluatedMixture) -> tuple[float, float]:
-    """The share alpha of ``new`` that maximises the bound of (1 - alpha) fit + alpha new, and the bound gained.
-
-    [G] Eq. (7): the bound is concave in alpha. It is sought in the logit of alpha, so that small shares count.
-    """
+    """The share alpha of ``new`` with the best bound of (1 - alpha) fit + alpha new ([G] Eq. (7)), and the gain."""
     K, S = fit.values.shape
     at_old = fit.points.reshape(K * S, -1)
     q_old, q_new = fit.log_q.ravel(), fit.log_mixture(new.points.reshape(-1, fit.parts.dim))

@@ -1,14 +1,10 @@
-"""Moving all weights, means and covariances of a mixture uphill together, with few evaluations of the target.
+"""Moving all weights, means and covariances of a mixture uphill together, with few evaluations.
 
-The bound of a mixture q = sum_k w_k N(mu_k, L_k L_k') over fixed nodes z_s is
+    B = sum_k w_k / S sum_s [ log p(x_ks) - log q(x_ks) ],   x_ks = mu_k + L_k z_s,   q = sum_k w_k N(mu_k, L_k L_k')
 
-    B = sum_k w_k / S sum_s [ log p(x_ks) - log q(x_ks) ],      x_ks = mu_k + L_k z_s.
-
-log q is ours and costs nothing, log p is the user's and costs. So between two evaluations we let log p be its
-second-order expansion around every node (value and slope of the node itself, one Hessian per component from the
-regression of slopes on nodes, which Stein's identity makes the average Hessian) and maximise the model over everything,
-less rho times the divergence from where the expansions were made. Then the target is evaluated at the new nodes, the
-true B judges the step, and rho falls or grows. For a Gaussian target one step is the whole way.
+Between two evaluations log p is its second-order expansion around every node (value and slope of the node, one Hessian
+per component by Stein's identity). The model is maximised over everything, less rho times the divergence from where the
+expansions were made; then the true B at the new nodes judges the step, and rho falls or grows.
 """
 
 from __future__ import annotations
@@ -105,8 +101,7 @@ def improve(target: Target, fit: EvaluatedMixture, *, rounds: int, gain: float, 
             ) -> EvaluatedMixture:
     """Up to ``rounds`` evaluations uphill; ends early when a step gains less than ``gain`` nats.
 
-    Components move along their first ``free`` axes (all if None). Each is held back by its own rho, which grows where
-    the expansion was wrong and falls where it was right; a component that spoils a step stays behind.
+    Components move along their first ``free`` axes (all if None). Each has its own rho; one that spoils a step stays.
     """
     failures = 0
     fit = replace(fit, rho=np.clip(fit.rho, LEAST_RHO, CALM))
@@ -161,8 +156,8 @@ def _moved(fit: EvaluatedMixture, to: EvaluatedMixture, moved: Index, values: Ar
 class ProximalObjective:
     """Minus the modelled bound plus the proximal term, as a function of logits and of moves in whitened coordinates.
 
-    Component k moves to mu = mu0 + L0 a, L = L0 T with T lower triangular, its diagonal positive by exponentials. Its
-    nodes move by L0 y, y = a + (T - I) z, and log p at a node becomes value + slope'y + y'Hy/2.
+    mu = mu0 + L0 a, L = L0 T with T lower triangular; log p at a node becomes value + slope'y + y'Hy/2, y = a + (T - I)
+    z.
     """
 
     def __init__(self, fit: EvaluatedMixture, free: int) -> None:
@@ -283,7 +278,7 @@ class ProximalObjective:
 def unpacked(x: Array, K: int, D: int, free: int) -> tuple[Array, Array, Array]:
     """Weights, moves a (K x D) and lower triangular factors T (K x D x D), along the first ``free`` axes of each.
 
-    ``x`` holds the logits of the weights, then for each component its moves and the entries of T, the diagonal in logs.
+    ``x`` holds the logits of the weights, then for each component its moves and T, the diagonal in logs.
     """
     weights, rest = np.exp(x[:K] - x[:K].max()), x[K:].reshape(K, -1)
     rows, columns = np.tril_indices(free)
@@ -295,11 +290,7 @@ def unpacked(x: Array, K: int, D: int, free: int) -> tuple[Array, Array, Array]:
 
 
 def average_hessians(slopes: Array, nodes: Array) -> Array:
-    """Average Hessians of log p in whitened coordinates: Stein's identity E[H] = E[slope z'], from the nodes.
-
-    The nodes average zz' to I, so this is also the least-squares regression of slopes on nodes. Curvature upwards is
-    left out (the linear part stays): the model must not promise gains without end.
-    """
+    """Average Hessians of log p, whitened, by Stein's identity E[H] = E[slope z'], without what curves upwards."""
     H = np.matmul(slopes.transpose(0, 2, 1), nodes) / len(nodes)
     H = 0.5 * (H + H.transpose(0, 2, 1))
     found, basis = np.linalg.eigh(H)

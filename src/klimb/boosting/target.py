@@ -1,8 +1,6 @@
 """The target: a log density that a user wrote, made safe to call with many points at once.
 
-`Target` finds out whether the function takes one point or a batch, counts evaluations, differentiates by finite
-differences where no gradient is given, and turns every bad answer (NaN, +inf, a wrong shape, an exception) into an
-error that names the point. -inf is a good answer: it marks a point outside the support.
+NaN, +inf, a wrong shape or an exception become errors that name the point; -inf marks a point outside the support.
 """
 
 from __future__ import annotations
@@ -25,10 +23,7 @@ SHOWN = 6  # coordinates of a point that a message shows
 
 
 def recognise(log_density: LogDensity, point: Array) -> tuple[LogDensity, LogDensity] | None:
-    """Batched value and gradient of a JAX function of one point; None if ``log_density`` is not one.
-
-    Only a program that has imported JAX can hold such a function, so JAX is never imported here for nothing.
-    """
+    """Batched value and gradient of a JAX function of one point, else None; JAX is never imported for it."""
     jax = sys.modules.get("jax")
     if jax is None:
         return None
@@ -89,9 +84,9 @@ class Target:
     """
 
     def __init__(self, log_density: LogDensity, dim: int, *, gradient: LogDensity | None = None,
-                 hessian: LogDensity | None = None, coordinates: TransformedBlocks | None = None,
-                 near: Array | None = None, sparing: bool = False) -> None:
-        given: dict[str, Any] = {"log_density": log_density, "gradient": gradient, "hessian": hessian}
+                 coordinates: TransformedBlocks | None = None, near: Array | None = None,
+                 sparing: bool = False) -> None:
+        given: dict[str, Any] = {"log_density": log_density, "gradient": gradient}
         for name, function in given.items():
             if not callable(function) and (function is not None or name == "log_density"):
                 raise InputError(f"{name} must be a function", type(function).__name__,
@@ -105,7 +100,7 @@ class Target:
             found = recognise(log_density, probes[0])
             if found is not None:
                 log_density, gradient = found
-        self._value, self._gradient, self._hessian = log_density, gradient, hessian
+        self._value, self._gradient = log_density, gradient
         self._model: Callable[[Array], Array] | None = None
         if sparing:
             self.batched = not self._takes_points(probes[0])
@@ -115,10 +110,7 @@ class Target:
         self._slopes_batched = gradient is not None and self._takes_batches(gradient, probes, (dim,), "gradient")
 
     def values(self, U: Array, *, far: bool = False) -> Array:
-        """log p at the rows of ``U``; -inf outside the support, never NaN or +inf.
-
-        ``far`` points are scouts, many standard deviations out, where a NaN (an overflow) counts as -inf.
-        """
+        """log p at the rows of ``U``, never NaN or +inf; at scouts, ``far`` out, NaN (an overflow) counts as -inf."""
         if self._model is not None:
             return self._model(U)
         X, log_jacobian = self.coordinates.to_user(U)
@@ -135,10 +127,7 @@ class Target:
         return np.asarray(raw + log_jacobian)
 
     def with_slopes(self, U: Array, scale: Array, *, far: bool = False) -> tuple[Array, Array]:
-        """log p and its gradient at the rows of ``U``; ``scale`` sets the steps of differences (one per coordinate).
-
-        The gradient is zero where log p is -inf.
-        """
+        """log p and its gradient (0 where log p is -inf) at the rows of ``U``; ``scale`` is the unit of differences."""
         value = self.values(U, far=far)
         inside = np.isfinite(value)
         slope = np.zeros_like(U)
@@ -157,21 +146,11 @@ class Target:
         return value, slope
 
     def hessian_at(self, u: Array, scale: Array) -> Array:
-        """The Hessian of log p at one point: the user's own where coordinates are plain, else differences of slopes."""
-        if self._hessian is not None and self.coordinates.plain:
-            raw = np.asarray(self._guarded(self._hessian, u, "hessian"), dtype=np.float64)
-            if raw.shape != (self.dim, self.dim) or not np.isfinite(raw).all():
-                raise InputError(f"hessian must be a finite {self.dim} x {self.dim} matrix at a point",
-                                 f"shape {raw.shape} at {show(u)}", "Leave it out: differences are used then.")
-            return 0.5 * (raw + raw.T)
-        exact = self._gradient is not None
-        h = np.maximum((1e-5 if exact else 3e-4) * scale, 1e-12 * np.abs(u))
-        steps = np.diag(h)
-        if exact:
-            _, slopes = self.with_slopes(np.concatenate([u + steps, u - steps]), scale)
-            H = (slopes[: self.dim] - slopes[self.dim :]) / (2 * h[:, None])
-            return np.asarray(0.5 * (H + H.T))
-        return self._second_differences(u, steps, h)
+        """The Hessian of log p at one point, by differences of slopes."""
+        h = np.maximum((1e-5 if self._gradient is not None else 1e-3) * scale, 1e-12 * np.abs(u))
+        _, slopes = self.with_slopes(np.concatenate([u + np.diag(h), u - np.diag(h)]), scale)
+        H = (slopes[: self.dim] - slopes[self.dim :]) / (2 * h[:, None])
+        return np.asarray(0.5 * (H + H.T))
 
     def within(self, coordinates: TransformedBlocks) -> Target:
         """The same function in other coordinates; evaluations go on being counted."""
@@ -201,16 +180,6 @@ class Target:
             one_sided = (value[row] - self.values(back)) / h[row, column]
             slope[row, column] = np.where(np.isfinite(one_sided), one_sided, 0.0)
         return np.asarray(slope)
-
-    def _second_differences(self, u: Array, steps: Array, h: Array) -> Array:
-        i, j = np.tril_indices(self.dim)
-        corners = [u + a * steps[i] + b * steps[j] for a, b in ((1, 1), (1, -1), (-1, 1), (-1, -1))]
-        pp, pm, mp, mm = self.values(np.concatenate(corners)).reshape(4, -1)
-        with np.errstate(invalid="ignore"):
-            entries = (pp - pm - mp + mm) / (4 * h[i] * h[j])
-        H = np.zeros((self.dim, self.dim))
-        H[i, j] = np.where(np.isfinite(entries), entries, 0.0)
-        return H + np.tril(H, -1).T
 
     def _probes(self, point: Array) -> Array:
         """Points near the start, in the user's coordinates, more of them than dimensions so that shapes tell apart."""

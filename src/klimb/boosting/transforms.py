@@ -1,8 +1,7 @@
-"""Constrained parameters: maps from free coordinates u to the user's x, with their Jacobians.
+"""Constrained parameters: maps from the free coordinates u that the mixture lives in to the user's x.
 
-The mixture lives in u, where nothing is constrained; the user's function sees x. A density f(x) becomes
-f(x(u)) |dx/du| in u. A simplex of n shares has n - 1 free coordinates, and densities on it are with respect to its
-first n - 1 shares, as in Stan.
+f(x) becomes f(x(u)) |dx/du| in u. A simplex of n shares has n - 1 free coordinates, and densities on it are with
+respect to its first n - 1 shares, as in Stan.
 """
 
 from __future__ import annotations
@@ -306,8 +305,6 @@ class TransformedBlocks:
 
     def to_user(self, U: Array) -> tuple[Array, Array]:
         """x and log |dx/du| at the rows of ``U``."""
-        if self.plain:
-            return U, np.zeros(len(U))
         X, total = np.empty((len(U), self.n)), np.zeros(len(U))
         for block, free, user in self._slices():
             X[:, user], part = block.forward(U[:, free])
@@ -335,8 +332,6 @@ class TransformedBlocks:
 
     def pull_back(self, U: Array, slope: Array) -> Array:
         """The gradient in u of log f(x(u)) + log |dx/du| from that of log f in x."""
-        if self.plain:
-            return slope
         found = np.empty_like(U)
         for block, free, user in self._slices():
             found[:, free] = block.pull_back(U[:, free], slope[:, user])

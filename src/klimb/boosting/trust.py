@@ -1,9 +1,7 @@
 """How far a mixture can be trusted: importance weights of draws from q and from a q made wider.
 
-Draws of q alone are blind to what q leaves out: the mouth of a funnel, the tail of a Cauchy. So a third of the points
-come from the mixture with its components two and six standard deviations wider than the shell that holds their mass,
-and every point is weighed by p over the density r of all draws together. Those weights correct the moments; the tail
-of weight times squared deviation says whether that can be relied on, parameter by parameter.
+Draws of q alone are blind to what q leaves out. So a third of the points come from wider components, every point is
+weighed by p over the density r of all draws together, and the tail of those weights says what to rely on.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """klimb's scores as query strategies of modAL and scikit-activeml, which choose by a posterior instead of an ensemble.
 
-Both packages hand over labelled rows and a pool; a strategy fits a Bayesian linear model to the first and scores the
-second, whatever model the user trains on the labels. modAL takes any callable, so nothing of it is imported here.
+A strategy fits a Bayesian linear model to labelled rows and scores the pool. Nothing of modAL is imported.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,4 @@
-"""Log densities with gradients: what every bridge returns, and where it comes from.
-
-Functions written for emcee and dynesty, klimb's own models past one Gaussian, and models of probabilistic programming
-languages (PyMC, NumPyro, Stan), whose packages are imported when they are asked for.
-"""
+"""Log densities with gradients for `klimb.boost`: of samplers' functions, klimb's models, probabilistic programs."""
 
 from collections.abc import Callable, Sequence
 from functools import cache

@@ -1,9 +1,6 @@
 """Conditionally conjugate models by KL proximal-point, with sites that are not conjugate where they are needed.
 
-    from klimb.conjugate import dot, fit, gamma, multivariate_normal, normal
-
-    noise = gamma(1e-3, 1e-3)
-    relevance = gamma(1e-3, 1e-3, plates=(D,))
+    noise, relevance = gamma(1e-3, 1e-3), gamma(1e-3, 1e-3, plates=(D,))
     w = multivariate_normal(0.0, relevance)
     result = fit(normal(dot(X, w), noise).observe(y))
     result[w].mean, result[noise].mean, result.bound

@@ -1,8 +1,7 @@
 """Hidden classes: Markov chains of them, and observations whose class is unknown (mixtures).
 
-The log density of a datum in class k is linear in the moments of the component, with what the datum adds to the natural
-parameters as its coefficients: all N x K of them are one matrix product, and the messages to all components another.
-`EMISSIONS` says for every kind of component what a datum adds.
+The log density of a datum in class k is linear in the component's moments, so that all N x K are one matrix product and
+the messages to components another. `EMISSIONS` says what a datum adds to each kind of component.
 """
 
 from collections.abc import Callable
@@ -25,8 +24,7 @@ from klimb.numerics.special import HALF_LOG_2PI
 class MarkovChain(Family):
     """Chains of K classes: natural parameters (first, step, class at each time), all logarithms.
 
-    Statistics: class of the first element of every sequence, counts of steps, indicators of each time. Expectations by
-    forward and backward passes in blocks: about 3 sqrt(T) vectorised steps for T times, not T.
+    Statistics: class of the first element of every sequence, counts of steps, indicators of each time.
     """
 
     event_ndims: ClassVar[tuple[int, ...]] = (1, 2, 2)
@@ -51,15 +49,6 @@ class MarkovChain(Family):
     def mean_parameters(self) -> Naturals:
         shares = self._passes[2]
         return shares[np.concatenate([[0], np.cumsum(self.lengths)[:-1]])].sum(0), self._passes[1], shares
-
-    def statistics(self, x: Array) -> Naturals:
-        """``x`` is one path: the class at each time, all sequences end to end."""
-        path, K = np.asarray(x, dtype=np.intp), len(self.natural[0])
-        begins = np.concatenate([[0], np.cumsum(self.lengths)[:-1]])
-        inside = np.setdiff1d(np.arange(1, len(path)), begins)  # times with a step before them
-        steps = np.zeros((K, K))
-        np.add.at(steps, (path[inside - 1], path[inside]), 1.0)
-        return np.bincount(path[begins], minlength=K).astype(float), steps, np.eye(K)[path]
 
     @property
     def mean(self) -> Array:
@@ -160,8 +149,7 @@ def forward_backward(first: Array, step: Array, evidence: Array,
 def _scan(local: Array, transition: Array, start: Array) -> tuple[Array, Array]:
     """p_t proportional to (p_{t-1} transition) * local_t, normalised, and the log of what was divided out.
 
-    S sequences of length T. In blocks of about sqrt(T): the product of each block's matrices for all blocks at once,
-    then the state at the end of every block one after the other, then all blocks in parallel again.
+    By about sqrt(T) steps of all blocks at once, one pass over the blocks' ends, and sqrt(T) steps again.
     """
     S, T, K = local.shape
     size = int(max(1, np.sqrt(T))) if S < T else T  # with many short sequences they are the parallelism

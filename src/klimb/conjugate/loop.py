@@ -225,11 +225,10 @@ def fit(*evidence: Evidence, step: ProximalPoint | None = None, start: Mapping[V
 
 
 class Stretch:
-    """Longer steps along the direction of the last sweep, for sweeps that shrink their steps by a steady factor.
+    """Longer steps along the direction of the last sweep, for sweeps that shrink their steps by a steady factor rho.
 
-    Coordinate ascent converges linearly: if each step is rho times the one before, what is left is rho/(1 - rho) times
-    the last. Lengths are symmetric KL divergences. Only factors that are not given by others at once (classes) are
-    stretched; the bound after the next sweep is the judge.
+    What is left is then rho/(1 - rho) times the last step, in symmetric KL. Classes, given by others at once, do not
+    stretch.
     """
 
     LONGEST = 30.0
@@ -313,10 +312,7 @@ def remaining(gain: float, before: float) -> float:
 
 
 def _order(network: Network, start: Mapping[Variable, Family]) -> tuple[Variable, ...]:
-    """Those with most copies first: local variables hear the data under priors that still differ. Then children first.
-
-    What was given to start with moves last.
-    """
+    """Those with most copies first, which hear the data under priors that differ; what was given to start with last."""
     backwards = list(reversed(network.variables))
     backwards.sort(key=lambda variable: -prod(variable.plates))
     return tuple(v for v in backwards if v not in start) + tuple(v for v in backwards if v in start)

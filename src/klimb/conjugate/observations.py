@@ -77,9 +77,8 @@ def _seen(values: Any, name: str) -> tuple[Array, Array]:
 class Potential(Evidence):
     """A likelihood that is not conjugate, seen through its oracle at the present factors: [A] Eq. (6)-(7).
 
-    E log p(y|f) is linearised in the mean and variance of f, which makes it a normal observation of f with precision
-    gamma. Where f is a product of variables it is not normal, and the local bound of a super-Gaussian site takes the
-    oracle's place: it needs no more than the first two moments of f, so that the bound stays a bound.
+    A normal observation of f with precision gamma. Where f is a product of variables, the local bound of a
+    super-Gaussian site takes the oracle's place: it needs no more than two moments of f.
     """
 
     exact = False
@@ -117,11 +116,7 @@ class Potential(Evidence):
 
 
 class Topics(Evidence):
-    """Counts of words in documents, every word with an unknown topic that is summed out at its optimum.
-
-    The sum over topics inside the logarithm is the bound with the topics' own factors q(z) proportional to
-    exp(E log share + E log word), so that nothing of size words x topics is ever stored.
-    """
+    """Counts of words in documents, each word's topic summed out: q(z) ~ exp(E log share + E log word)."""
 
     def __init__(self, shares: Variable, words: Variable, counts: Any) -> None:
         matrix = scipy_sparse.csr_array(counts, dtype=float)

@@ -1,9 +1,6 @@
 """Batches of data one after the other, with no learning rate: every batch keeps what it last said.
 
-A batch's message to the shared variables replaces the one it gave at its last visit, so that after the first pass each
-visit is a step of coordinate ascent on the bound of all data: it cannot fall, and nothing is tuned. This is the
-natural-gradient step of stochastic variational inference with the noise taken out; the price is one message of the size
-of the shared factors per batch.
+Its message replaces the one of its last visit: coordinate ascent on the bound of all data, which cannot fall.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -20,8 +20,7 @@ NetworkState: TypeAlias = "dict[Variable, Any]"  # the factor of every variable,
 class Evidence(ABC):
     """A term of the bound, E log p(something | variables), that sends each of its variables a message.
 
-    The message is the gradient of the term in the variable's mean parameters: in a conditionally conjugate model the
-    natural parameters that the term contributes to the variable's optimal factor, [A] Eq. (4)-(5).
+    The message is the gradient of the term in the variable's mean parameters, [A] Eq. (4)-(5).
     """
 
     variables: tuple[Variable, ...]
@@ -83,18 +82,7 @@ class Variable(Summand):
 
     def __init__(self, conditional: Conditional, name: str) -> None:
         self.conditional, self.name = conditional, name
-
-    @property
-    def family(self) -> type[Family]:
-        return self.conditional.family
-
-    @property
-    def plates(self) -> Plates:
-        return self.conditional.plates
-
-    @property
-    def dimension(self) -> int:
-        return self.conditional.dimension
+        self.family, self.plates, self.dimension = conditional.family, conditional.plates, conditional.dimension
 
     def observe(self, values: Any) -> Evidence:
         """The evidence of having seen these values; NaN is missing."""

@@ -1,4 +1,4 @@
-"""The bundled example: who reaches the summit? ``klimb demo`` or ``python -m klimb.demo`` runs it."""
+"""The bundled example: who reaches the summit? ``klimb demo`` runs it."""
 
 from klimb.demo.run import load_summit
 

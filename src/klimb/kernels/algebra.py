@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import ClassVar, Self
 
 import numpy as np
@@ -119,10 +120,9 @@ def with_one_scale(product: Product) -> Product:
 
 
 def _scale(kernel: Kernel) -> str | None:
-    """The name of a free parameter that takes the scale of the whole kernel with it, if the others may follow.
+    """A free parameter that takes the scale of the whole kernel with it: the first variance without bounds and prior.
 
-    That is the variance (the first of several), unless bounds or a prior say where it is. A sum has one only if each
-    of its terms has.
+    A sum has one only if each of its terms has.
     """
     if isinstance(kernel, Composite):
         names = [_scale(part) for part in kernel.parts]
@@ -142,12 +142,8 @@ class JoinedPairs(Pairs):
     def __init__(self, parts: list[Pairs]) -> None:
         self._parts = parts
 
-    def fill(self, rows: slice, columns: slice, out: Array) -> None:
-        self._parts[0].fill(rows, columns, out)
-        other = np.empty(out.shape)
-        for part in self._parts[1:]:
-            part.fill(rows, columns, other)
-            self._join(out, other, out=out)
+    def tile(self, rows: slice, columns: slice) -> Array:
+        return reduce(self._join, [part.tile(rows, columns) for part in self._parts])
 
     def gradient(self) -> Array:
         return np.concatenate([part.gradient() for part in self._parts])
@@ -173,20 +169,11 @@ class ProductPairs(JoinedPairs):
     _join = np.multiply
 
     def pull(self, rows: slice, columns: slice, G: Array) -> None:
-        values = [np.empty(G.shape) for _ in self._parts]
-        for part, value in zip(self._parts, values, strict=True):
-            part.fill(rows, columns, value)
+        values = [part.tile(rows, columns) for part in self._parts]
         for part, others in zip(self._parts, products_of_others(values), strict=True):
             part.pull(rows, columns, G * others)
 
 
-def products_of_others(values: Sequence[Array]) -> list[Array]:
-    """For each array the product of all the others: running products from both ends, since values may be zero."""
-    before = [np.ones_like(values[0])]
-    for value in values[:-1]:
-        before.append(before[-1] * value)
-    after = np.ones_like(values[0])
-    for i in range(len(values) - 1, -1, -1):
-        before[i] = before[i] * after
-        after = after * values[i]
-    return before
+def products_of_others(values: list[Array]) -> list[Array]:
+    """For each array the product of all the others, without a division: values may be zero."""
+    return [reduce(np.multiply, values[:i] + values[i + 1 :]) for i in range(len(values))]

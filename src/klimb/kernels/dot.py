@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import ClassVar
 
 import numpy as np
@@ -54,8 +55,8 @@ class FlatPairs(Pairs):
         self._value, self._right_shape = value, right_shape
         self._sum = 0.0
 
-    def fill(self, rows: slice, columns: slice, out: Array) -> None:
-        out.fill(self._value)
+    def tile(self, rows: slice, columns: slice) -> Array:
+        return np.full((rows.stop - rows.start, columns.stop - columns.start), self._value)
 
     def pull(self, rows: slice, columns: slice, G: Array) -> None:
         self._sum += float(G.sum())
@@ -117,8 +118,8 @@ class LinearPairs(ColumnPairs):
         self._weighted = self._left * kernel._vector("variance", self._left.shape[1])
         self._sums = np.zeros(self._left.shape[1])
 
-    def fill(self, rows: slice, columns: slice, out: Array) -> None:
-        np.matmul(self._weighted[rows], self._right[columns].T, out=out)
+    def tile(self, rows: slice, columns: slice) -> Array:
+        return np.asarray(self._weighted[rows] @ self._right[columns].T)
 
     def pull(self, rows: slice, columns: slice, G: Array) -> None:
         self._sums += np.einsum("id,id->d", self._weighted[rows], G @ self._right[columns])
@@ -178,8 +179,8 @@ class PolynomialPairs(ColumnPairs):
         self._kernel = kernel
         self._variance_pull = self._offset_pull = 0.0
 
-    def fill(self, rows: slice, columns: slice, out: Array) -> None:
-        np.multiply(whole_power(self._base(rows, columns), self._kernel.degree), self._kernel.variance, out=out)
+    def tile(self, rows: slice, columns: slice) -> Array:
+        return self._kernel.variance * whole_power(self._base(rows, columns), self._kernel.degree)
 
     def pull(self, rows: slice, columns: slice, G: Array) -> None:
         base = self._base(rows, columns)
@@ -192,24 +193,15 @@ class PolynomialPairs(ColumnPairs):
             self._right_sums[columns] += G.T @ self._left[rows]
 
     def _base(self, rows: slice, columns: slice) -> Array:
-        base = self._left[rows] @ self._right[columns].T
-        base += self._kernel.offset
-        return np.asarray(base)
+        return np.asarray(self._left[rows] @ self._right[columns].T + self._kernel.offset)
 
     def gradient(self) -> Array:
         return np.array([self._variance_pull, self._offset_pull])
 
 
 def whole_power(base: Array, degree: int) -> Array:
-    """base^degree by squaring: far faster than a floating-point power, and exact for whole numbers."""
-    result, square = np.ones_like(base), base
-    while degree:
-        if degree & 1:
-            result = result * square
-        degree >>= 1
-        if degree:
-            square = square * square
-    return result
+    """base^degree by products: far faster than a floating-point power, and exact for whole numbers."""
+    return reduce(np.multiply, [base] * degree, np.ones_like(base))
 
 
 @dataclass(frozen=True, repr=False)
@@ -250,8 +242,8 @@ class CosinePairs(Pairs):
         self._variance_pull = 0.0
         self._row_sums, self._column_sums = np.zeros(len(left)), np.zeros(len(right))
 
-    def fill(self, rows: slice, columns: slice, out: Array) -> None:
-        np.matmul(self._kernel.variance * self._on_left[rows], self._on_right[columns].T, out=out)
+    def tile(self, rows: slice, columns: slice) -> Array:
+        return np.asarray(self._kernel.variance * self._on_left[rows] @ self._on_right[columns].T)
 
     def pull(self, rows: slice, columns: slice, G: Array) -> None:
         G *= self._kernel.variance

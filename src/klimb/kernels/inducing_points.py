@@ -20,8 +20,7 @@ Method = Literal["greedy", "kmeans++"]
 class GreedyPoints:
     """Points chosen one after the other, each the input that is least explained by those before it.
 
-    This is a pivoted Cholesky factorisation of the kernel matrix that is never formed: n x count numbers. The points of
-    a longer choice begin with those of a shorter one, so a choice can be extended.
+    A pivoted Cholesky factorisation of the kernel matrix that is never formed; a choice can be extended.
     """
 
     def __init__(self, kernel: Kernel, X: Array) -> None:
@@ -80,11 +79,7 @@ def choose_inducing(kernel: Kernel, X: Any, count: int, *, method: Method = "gre
 
 
 def explaining_points(kernel: Kernel, X: Any, *, enough: float = ENOUGH, most: int = MOST_AUTOMATIC) -> Array:
-    """Greedy points until they leave at most the share ``enough`` of the prior variance unexplained (``most`` of them).
-
-    What ``klimb.gp(..., inducing="auto")`` takes. It knows neither the likelihood nor the data:
-    `klimb.models.inducing.enough_inducing` asks the bound instead.
-    """
+    """Greedy points until at most the share ``enough`` of the prior variance is unexplained: ``inducing="auto"``."""
     pool = candidates(_inputs(X), 0, most)
     return GreedyPoints(kernel, pool).extend(min(most, len(pool)), enough=enough)
 

@@ -1,8 +1,8 @@
 """Named parameters of frozen objects: one flat view for kernels and mean functions.
 
-A leaf is a frozen dataclass with some fields that are parameters, each a number or a tuple of numbers. Its entries have
-names such as ``variance`` or ``lengthscale[2]``; a composite puts the position of each part in front: ``0.variance``.
-A rule says of one entry whether it is fixed, which bounds a search shall keep, and which prior it has.
+A leaf is a frozen dataclass; its entries have names such as ``variance`` or ``lengthscale[2]``, and a composite puts
+the position of each part in front: ``0.variance``. A rule says of an entry whether it is fixed, its bounds and its
+prior.
 """
 
 import math

@@ -27,8 +27,8 @@ class Stationary(LeafKernel):
     active_dims: Columns | None = field(default=None, kw_only=True)
 
     @abstractmethod
-    def _profile(self, r2: Array) -> None:
-        """Replace r^2 by the profile, in place."""
+    def _profile(self, r2: Array) -> Array:
+        """The profile at r^2."""
 
     @abstractmethod
     def _slope(self, r2: Array, value: Array) -> Array:
@@ -59,18 +59,13 @@ class StationaryPairs(Pairs):
         lengthscale = self._kernel._vector("lengthscale", left.shape[1])
         return SquaredDistances(left, right, lengthscale, inputs=self._inputs)
 
-    def fill(self, rows: slice, columns: slice, out: Array) -> None:
-        self._distances.squared(rows, columns, out)
-        self._kernel._profile(out)
-        if self._kernel.variance != 1.0:
-            out *= self._kernel.variance
+    def tile(self, rows: slice, columns: slice) -> Array:
+        return self._kernel.variance * self._kernel._profile(self._distances.squared(rows, columns)[0])
 
     def pull(self, rows: slice, columns: slice, G: Array) -> None:
         kernel = self._kernel
-        r2 = np.empty(G.shape)
-        close = self._distances.squared(rows, columns, r2)
-        value = r2.copy()
-        kernel._profile(value)
+        r2, close = self._distances.squared(rows, columns)
+        value = kernel._profile(r2)
         G *= kernel.variance
         self._variance_pull += float(np.vdot(G, value))
         self._shape_pull += kernel._shape_pull(G, r2, value)
@@ -104,9 +99,8 @@ class RBF(Stationary):
            [0.7358, 2.    ]])
     """
 
-    def _profile(self, r2: Array) -> None:
-        r2 *= -0.5
-        np.exp(r2, out=r2)
+    def _profile(self, r2: Array) -> Array:
+        return np.exp(-0.5 * r2)
 
     def _slope(self, r2: Array, value: Array) -> Array:
         return -0.5 * value
@@ -120,10 +114,8 @@ class Matern12(Stationary):
     np.float64(0.3679)
     """
 
-    def _profile(self, r2: Array) -> None:
-        np.sqrt(r2, out=r2)
-        np.negative(r2, out=r2)
-        np.exp(r2, out=r2)
+    def _profile(self, r2: Array) -> Array:
+        return np.exp(-np.sqrt(r2))
 
     def _slope(self, r2: Array, value: Array) -> Array:
         r = np.sqrt(r2)
@@ -138,12 +130,9 @@ class Matern32(Stationary):
     np.float64(0.4834)
     """
 
-    def _profile(self, r2: Array) -> None:
-        s = np.sqrt(r2, out=r2)
-        s *= SQRT3
-        decay = np.exp(-s)
-        s += 1.0
-        s *= decay
+    def _profile(self, r2: Array) -> Array:
+        s = SQRT3 * np.sqrt(r2)
+        return (1.0 + s) * np.exp(-s)
 
     def _slope(self, r2: Array, value: Array) -> Array:
         return -1.5 * value / (1.0 + SQRT3 * np.sqrt(r2))
@@ -157,13 +146,9 @@ class Matern52(Stationary):
     np.float64(0.524)
     """
 
-    def _profile(self, r2: Array) -> None:
+    def _profile(self, r2: Array) -> Array:
         s = SQRT5 * np.sqrt(r2)
-        r2 *= 5.0 / 3.0
-        r2 += s
-        r2 += 1.0
-        np.negative(s, out=s)
-        r2 *= np.exp(s, out=s)
+        return (1.0 + s + (5.0 / 3.0) * r2) * np.exp(-s)
 
     def _slope(self, r2: Array, value: Array) -> Array:
         s = SQRT5 * np.sqrt(r2)
@@ -182,11 +167,9 @@ class RationalQuadratic(Stationary):
 
     alpha: float = 1.0
 
-    def _profile(self, r2: Array) -> None:
-        self._excess(r2, out=r2)
-        np.log1p(r2, out=r2)  # keeps its digits for large alpha, where a power of 1 + u would not
-        r2 *= -self.alpha
-        np.exp(r2, out=r2)
+    def _profile(self, r2: Array) -> Array:
+        # log1p keeps its digits for large alpha, where a power of 1 + u would not.
+        return np.exp(-self.alpha * np.log1p(self._excess(r2)))
 
     def _slope(self, r2: Array, value: Array) -> Array:
         return -0.5 * value / (1.0 + self._excess(r2))
@@ -197,10 +180,9 @@ class RationalQuadratic(Stationary):
         change *= value
         return self.alpha * float(np.vdot(G, change))
 
-    def _excess(self, r2: Array, out: Array | None = None) -> Array:
+    def _excess(self, r2: Array) -> Array:
         """u = r^2 / (2 alpha)."""
-        u = np.multiply(r2, 0.5 / self.alpha, out=out)
-        return np.minimum(u, HUGE, out=u)
+        return np.minimum(r2 * (0.5 / self.alpha), HUGE)
 
 
 @dataclass(frozen=True, repr=False)

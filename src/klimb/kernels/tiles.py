@@ -1,13 +1,11 @@
 """Gram matrices and their pullbacks, tile by tile, and the squared distances behind most of them.
 
-`Pairs` is a kernel bound to its inputs. The functions here walk the tiles: for K(X, X) only those on and below the
-diagonal, the rest is mirrored, so that the matrix is symmetric to the last bit and half the work is saved.
+Of K(X, X) only tiles on and below the diagonal are computed, the rest is mirrored: symmetric to the last bit.
 
-Distances are r_ij^2 = sum_d ((x_id - z_jd) / l_d)^2. One matrix product gives |x|^2 + |z|^2 - 2 x'z at the speed of
-BLAS, but where r is small beside |x| the terms cancel. So inputs are centred, and the pairs that are still close beside
-their norms are computed again from the differences of the inputs as they were given, which near-duplicates leave exact.
-What remains has a relative error of about eps / `CLOSE`, is never negative, and is exactly zero for equal points. Few
-columns go by differences altogether, and so do tiles with many close pairs.
+Distances are r_ij^2 = sum_d ((x_id - z_jd) / l_d)^2, by one matrix product of centred inputs, |x|^2 + |z|^2 - 2 x'z.
+Pairs that are close beside their norms, whose terms cancel, are computed again from differences of the inputs as they
+were given. The error is about eps / `CLOSE`, never negative, and zero for equal points. Few columns go by differences,
+and so do tiles with many close pairs (docs/decisions/0005-distances-by-products-and-repair.md).
 """
 
 from abc import ABC, abstractmethod
@@ -28,8 +26,8 @@ class Pairs(ABC):
     """A kernel bound to its left and right inputs."""
 
     @abstractmethod
-    def fill(self, rows: slice, columns: slice, out: Array) -> None:
-        """Write K[rows, columns] to ``out``. The diagonal of K(X, X) is not asked: see ``Kernel.diag``."""
+    def tile(self, rows: slice, columns: slice) -> Array:
+        """K[rows, columns]. The diagonal of K(X, X) is not asked: see ``Kernel.diag``."""
 
     @abstractmethod
     def pull(self, rows: slice, columns: slice, G: Array) -> None:
@@ -61,7 +59,7 @@ def fill_rectangle(pairs: Pairs, out: Array) -> None:
     with _quietly():
         for rows in row_blocks(*out.shape):
             for columns in slices(out.shape[1], TILE_COLUMNS):
-                pairs.fill(rows, columns, out[rows, columns])
+                out[rows, columns] = pairs.tile(rows, columns)
 
 
 def fill_square(pairs: Pairs, diagonal: Array, out: Array) -> None:
@@ -69,7 +67,7 @@ def fill_square(pairs: Pairs, diagonal: Array, out: Array) -> None:
     with _quietly():
         for rows in row_blocks(*out.shape):
             for columns in slices(rows.stop, TILE_COLUMNS):
-                pairs.fill(rows, columns, out[rows, columns])
+                out[rows, columns] = pairs.tile(rows, columns)
             out[: rows.start, rows] = out[rows, : rows.start].T
             square = out[rows, rows]
             np.copyto(square, np.tril(square).T, where=~np.tri(len(square), dtype=bool))
@@ -129,11 +127,7 @@ class SquaredDistances:
         self._inputs = inputs
         self.left_sums: Array = np.zeros(left.shape if inputs else (0, 0))
         self.right_sums: Array = np.zeros(other.shape if inputs else (0, 0))
-        self._scratch = np.empty(0)
         self._direct = left.shape[1] <= DIRECT_COLUMNS or not self._prepare_product(left, right)
-        if self._direct:
-            self._left_columns = np.ascontiguousarray(left.T)
-            self._right_columns = self._left_columns if right is None else np.ascontiguousarray(other.T)
 
     def _prepare_product(self, left: Array, right: Array | None) -> bool:
         """The two factors of the matrix product; False where the squares are too large for it."""
@@ -153,60 +147,30 @@ class SquaredDistances:
         self._close_below = 2.1 * CLOSE * u_norms[:, None]
         return True
 
-    def squared(self, rows: slice, columns: slice, out: Array) -> Close:
-        """Write a tile of r^2; return the pairs in it that did not come from the product (None: none did)."""
+    def squared(self, rows: slice, columns: slice) -> tuple[Array, Close]:
+        """A tile of r^2, and the pairs in it that did not come from the product (None: none did)."""
         if self._direct:
-            self._by_differences(rows, columns, out)
-            return None
-        np.matmul(self._A[rows], self._B[columns].T, out=out)
-        i, j = np.divmod(np.flatnonzero(out <= self._close_below[rows]), out.shape[1])  # nonzero is slow on matrices
-        if len(i) > CROWDED * out.size:
-            self._crowded(rows, columns, out)
-            return None
+            return self._by_differences(rows, columns), None
+        r2 = self._A[rows] @ self._B[columns].T
+        i, j = np.divmod(np.flatnonzero(r2 <= self._close_below[rows]), r2.shape[1])  # nonzero is slow on matrices
+        if len(i) > CROWDED * r2.size:
+            return self._by_differences(rows, columns), None
         if len(i):
             steps = self._steps(rows, columns, (i, j))
-            out[i, j] = np.einsum("pd,pd->p", steps, steps)
-        return i, j
+            r2[i, j] = np.einsum("pd,pd->p", steps, steps)
+        return np.asarray(r2), (i, j)
 
     def _steps(self, rows: slice, columns: slice, close: tuple[Index, Index]) -> Array:
         """(x_i - z_j) / l for some pairs of a tile."""
         return np.asarray((self._left[rows.start + close[0]] - self._right[columns.start + close[1]]) * self._inverse)
 
-    def _crowded(self, rows: slice, columns: slice, out: Array) -> None:
-        """A whole tile by differences, of many columns: a compiled loop instead of three passes per column."""
+    def _by_differences(self, rows: slice, columns: slice) -> Array:
+        """A whole tile, by a compiled loop."""
         from scipy.spatial.distance import cdist
 
-        weights = None if self._same_inverse else self._inverse**2
-        out[...] = cdist(self._left[rows], self._right[columns], "sqeuclidean", w=weights)
-        if weights is None:
-            out *= self._inverse[0] ** 2
-
-    def _by_differences(self, rows: slice, columns: slice, out: Array) -> None:
-        step = self._buffer(out.shape)
-        for d in range(len(self._inverse)):
-            target = out if d == 0 else step
-            self._difference(d, rows, columns, target)
-            if not self._same_inverse:
-                target *= self._inverse[d]
-            target *= target
-            if d > 0:
-                out += target
-        if self._same_inverse and self._inverse[0] != 1.0:
-            out *= self._inverse[0] ** 2
-        np.minimum(out, HUGE, out=out)
-
-    def _difference(self, d: int, rows: slice, columns: slice, out: Array) -> None:
-        """x_id - z_jd for a tile."""
-        if self._direct:
-            np.subtract(self._left_columns[d, rows, None], self._right_columns[d, columns], out=out)
-        else:
-            np.subtract(self._left[rows, d, None], np.ascontiguousarray(self._right[columns, d]), out=out)
-
-    def _buffer(self, shape: tuple[int, ...]) -> Array:
-        size = shape[0] * shape[1]
-        if self._scratch.size < size:
-            self._scratch = np.empty(size)
-        return self._scratch[:size].reshape(shape)
+        same = self._same_inverse
+        r2 = cdist(self._left[rows], self._right[columns], "sqeuclidean", w=None if same else self._inverse**2)
+        return np.minimum(r2 * self._inverse[0] ** 2 if same and self._inverse[0] != 1.0 else r2, HUGE)
 
     def pull(self, rows: slice, columns: slice, M: Array, close: Close) -> None:
         """Add a tile's part to the sums; ``close`` is what ``squared`` returned for it, and M is spoilt."""
@@ -241,9 +205,8 @@ class SquaredDistances:
             np.subtract.at(self.right_sums, columns.start + j, pulls)
 
     def _pull_by_differences(self, rows: slice, columns: slice, M: Array) -> None:
-        step = self._buffer(M.shape)
         for d, inverse in enumerate(self._inverse):
-            self._difference(d, rows, columns, step)
+            step = np.subtract.outer(self._left[rows, d], self._right[columns, d])
             step *= inverse
             pulls = M * step
             self.squares[d] += np.vdot(pulls, step)

@@ -256,7 +256,7 @@ def _tested(found: SampledTheta, points: _Points, count: int) -> SampledTheta | 
     # What may be infinite may have no moments as it is printed.
     shown = np.where(points.theta.powers < 0.0, away, _standardised(printed, w))
     wide, pull = w * np.exp(-0.5 * (heights - heights.max())), w * (away**2).max(axis=1)
-    if found.error <= SMOOTH:  # of what has its prior as it is printed alone: the rest moves with the origin of a covariate
+    if found.error <= SMOOTH:  # of what has its prior as it is printed: the rest moves with a covariate's origin
         pull += w * (shown[:, points.theta.sharp] ** 2).max(axis=1, initial=0.0)
     chance = 0.5 * (wide / wide.sum() + pull / pull.sum())
     chosen = _evenly(chance, count)

@@ -277,17 +277,21 @@ def curvature(peak: Peak, evaluate: Evaluator, *, rough: bool = False) -> Array:
         held = held_curvature(peak.model, evaluate.data, q, here)
         step = step if held is None else np.minimum(STEP, SMALL / np.sqrt(np.diagonal(held)))
     both = not rough and (evaluate.finer or not peak.result.certified)
-    fine, hessian = 1.0 if rough or both else FINE, np.empty((theta.size, theta.size))
+    fine, hessian = 1.0 if rough or both else FINE, np.zeros((theta.size, theta.size))
     for j, own in enumerate(fine * np.where(theta + step > upper, -step, step)):
         places, slopes = [theta[j]], [here]
-        for move in (own, -own) if both else (own,):
+        for move in (own, -own):
+            if len(places) > 1 + both:
+                break
             shifted = np.clip(theta + move * np.eye(theta.size)[j], lower, upper)
             found = evaluate(shifted, start=q, tol=fine * FIT_TOL)
             evaluate.tell("curvature", j + 1, theta.size, peak.result.bound)
-            places.append(shifted[j])
-            slopes.append(evaluate.gradient(found))
+            if found.possible:
+                places.append(shifted[j])
+                slopes.append(evaluate.gradient(found))
             del found
-        hessian[j] = (slopes[-2] - slopes[-1]) / (places[-1] - places[-2])
+        if len(places) > 1:
+            hessian[j] = (slopes[-2] - slopes[-1]) / (places[-1] - places[-2])
     return 0.5 * (hessian + hessian.T)
 
 

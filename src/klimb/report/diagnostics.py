@@ -19,10 +19,8 @@ def calibration(predicted: Any, variance: Any, y: Any, *, level: float = 0.9, la
                 counts: Array | None = None) -> CalibrationBins | None:
     """Observed and predicted means in bins of rows with like predictions; None with too few rows.
 
-    ``counts`` says how many rows each entry stands for.
-
-    ``predicted`` and ``variance`` are the predictive means and variances of each y without that y. The sum over a bin
-    then has a known variance if the model is right, which is where the expected interval comes from (central limit).
+    ``predicted`` and ``variance`` are the predictive means and variances of each y without that y, each for ``counts``
+    rows. The sum over a bin then has a known variance if the model is right: the expected interval (central limit).
     """
     mean, spread, seen = (np.asarray(values, dtype=float) for values in (predicted, variance, y))
     require(mean.shape == spread.shape == seen.shape, "predictions, variances and y need one entry per row",
@@ -56,10 +54,8 @@ def pit_histogram(below: Any, at: Any, *, level: float = 0.9, bins: int = BINS,
                   counts: Array | None = None) -> PitHistogram | None:
     """The histogram of the probability integral transform; None with too few rows.
 
-    ``counts`` says how many rows each entry stands for.
-
-    ``below`` is P(Y < y) and ``at`` P(Y <= y) for each datum; they are equal for continuous y. A discrete datum is
-    spread evenly over the jump between them, so that the histogram of a calibrated model is flat for counts as well.
+    ``below`` is P(Y < y) and ``at`` P(Y <= y), each for ``counts`` rows. A discrete datum is spread evenly over the
+    jump.
     """
     low, high = np.asarray(below, dtype=float), np.asarray(at, dtype=float)
     usable = np.isfinite(low) & np.isfinite(high)
@@ -81,10 +77,7 @@ def pit_histogram(below: Any, at: Any, *, level: float = 0.9, bins: int = BINS,
 
 
 def quantile_residuals(below: Any, at: Any) -> Array:
-    """Normal quantiles of P(Y <= y), at random (by a fixed seed) within its jump: N(0, 1) where the model is right.
-
-    ``below`` is P(Y < y), ``at`` P(Y <= y). Residuals beyond `FARTHEST` are cut: probabilities run out of digits.
-    """
+    """Normal quantiles of P(Y <= y) = ``at``, at random within its jump from ``below``, cut at `FARTHEST`."""
     low, high = (np.clip(np.asarray(end, dtype=float), 0.0, 1.0) for end in (below, at))
     place = low + np.random.default_rng(SEED).random(len(low)) * (high - low)
     return np.asarray(np.clip(ndtri(place), -FARTHEST, FARTHEST))

@@ -19,10 +19,7 @@ def _labelled(ax: Any, x: str = "", y: str = "") -> Any:
 
 
 def plot_effects(curves: Sequence[EffectCurve], axes: Any = None) -> Any:
-    """One panel per curve; returns the array of axes.
-
-    ``axes`` may be an array (or list) of axes to draw into, at least as many as there are curves.
-    """
+    """One panel per curve, in the first of ``axes`` where they are given; returns the array of axes."""
     import numpy as np
 
     axes = np.asarray(grid_of_axes(axes, len(curves), 3, (3.6, 2.9)), dtype=object)

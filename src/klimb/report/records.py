@@ -1,8 +1,6 @@
 """The records a report is drawn from: plain numbers and text, nothing of the engine.
 
-A fit fills them once; the terminal table, the JSON of the command line, the HTML page and the plots all read the same
-numbers. Numbers are floats and tuples of floats, so that a record can be compared, printed and written as JSON. A
-number that does not exist (the leave-one-out density of a datum whose site cannot be taken out) is None, never NaN.
+Table, JSON, HTML page and plots read the same numbers. One that does not exist is None, never NaN.
 """
 
 from __future__ import annotations
@@ -47,10 +45,7 @@ class CoefficientRow:
 
 
 class GroupEffects(NamedTuple):
-    """Deviations of the levels of one grouping factor, one row per level shown.
-
-    ``total`` is how many levels there are: with thousands of levels the caller keeps the most extreme.
-    """
+    """Deviations of the levels of one grouping factor, of ``total`` the most extreme."""
 
     name: str  # the grouping, "school"
     column: str  # what deviates, "Intercept" or "x"
@@ -82,11 +77,7 @@ class EffectCurve:
 @stored("report.trace")
 @dataclass(frozen=True, slots=True)
 class BoundTrace:
-    """The bound after every iteration of the fit, and the stationarity norm beside it.
-
-    Where other parameters were learnt too, each entry is a whole fit at better values of them: the rule is then
-    `PARAMETERS` throughout.
-    """
+    """The bound after every iteration, or after every fit of a search (the rule is then `PARAMETERS` throughout)."""
 
     bound: tuple[float, ...]
     stationarity: tuple[float, ...] = ()
@@ -99,11 +90,7 @@ class BoundTrace:
 
 
 class CalibrationBins(NamedTuple):
-    """Predicted against observed means in bins of like predictions, each datum predicted from all the others.
-
-    ``lower`` and ``upper`` enclose where the observed mean of the bin falls with probability ``level`` if the model is
-    right.
-    """
+    """Predicted and observed means in bins, and where these fall with probability ``level`` if the model is right."""
 
     predicted: tuple[float, ...]
     observed: tuple[float, ...]

@@ -1,8 +1,7 @@
 """A small chart kit: panels with axes, and the marks that go on them, as SVG.
 
-Marks carry classes, not colours: the page (or `standalone`) says what ``.line``, ``.band`` and ``.dot`` look like in
-light, in dark and on paper. What matters is never told by colour alone: reference lines are dashed, what lies beyond an
-axis is an arrow, and every dot has a tooltip with its numbers. Every text passes through `escape`.
+Marks carry classes, not colours. What matters is never told by colour alone, every dot has a tooltip with its numbers,
+and every text passes through `escape`.
 """
 
 from __future__ import annotations

@@ -23,10 +23,7 @@ def plain(value: float | None, digits: int = 3) -> str:
 
 
 def decimals(scales: Sequence[float], digits: int = 2) -> int | None:
-    """Decimal places that show the smallest of ``scales`` (standard deviations) to ``digits`` digits.
-
-    None where no fixed number of places is readable, because the numbers are tiny, huge or too unlike each other.
-    """
+    """Decimal places that show the smallest of ``scales`` to ``digits`` digits; None where no number is readable."""
     useful = [abs(scale) for scale in scales if math.isfinite(scale) and scale != 0.0]
     if not useful:
         return 3

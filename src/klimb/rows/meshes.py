@@ -18,6 +18,7 @@ SLIVER = 1.0  # degrees, of the smallest angle that a user's triangle may have
 PEELED = 15.0  # degrees, below which a triangle at the edge of a mesh of our own is taken off
 SHARE = 0.4  # of the distance to the second point next to a place that a side of a triangle there has at most
 COARSEST = 0.02  # of the extent of the points, of the largest side of a triangle near them
+LEAST = 0.004  # the same on a line, where nodes closer together cost the level of a long-range field its digits
 SMOOTHED = 2  # times that nodes go to the middle of their neighbours
 GROWTH = 0.3  # by which the spacing grows per unit of distance from the points, where it is given
 MOST_NODES = 7000  # of a mesh whose spacing is chosen here
@@ -190,7 +191,7 @@ def cover(points: Array, spacing: float | None, margin: float) -> tuple[Mesh, fl
 def _smallest(points: Array, extent: float) -> float:
     """A spacing that is fine enough where points are dense, with at most `MOST_NODES` of it over their extent."""
     second = scipy_spatial.cKDTree(points).query(points, k=[3])[0]
-    least, most = (0.001, 0.01) if points.shape[1] == 1 else (0.5 / MOST_NODES**0.5, COARSEST)
+    least, most = (LEAST, 0.01) if points.shape[1] == 1 else (0.5 / MOST_NODES**0.5, COARSEST)
     return float(np.clip(SHARE * np.quantile(second, 0.1), least * extent, most * extent))
 
 

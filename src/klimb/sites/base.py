@@ -1,12 +1,10 @@
 """The contract of a site: the potential log p(y | f) of one datum, seen through a Gaussian N(f; m, v).
 
-A site knows nothing of X, K or the prior. All methods are vectorised over data; the parameters of a site are scalars or
-one per datum. ``y`` is what the user has (labels, counts, ...); ``validate`` turns it once into the clean float array
-that ``oracle``, ``point`` and ``constant`` take, so that the loop does not check the same labels at every iteration.
+All methods are vectorised over data; parameters are scalars or one per datum. ``validate`` turns the user's ``y`` once
+into the clean float array that ``oracle``, ``point`` and ``constant`` take.
 
-A super-Gaussian site is log p(y|f) = slope (f - centre) + g((f - centre)^2) + constant, [N] Eq. (2). Everything in [N]
-is made of g and its derivatives in x, the square of the distance from the centre. A site that knows them in closed form
-overrides ``Site.even_part``; for any other they come from ``point``, with nearly all digits.
+A super-Gaussian site is log p(y|f) = slope (f - centre) + g((f - centre)^2) + constant, [N] Eq. (2). A site that knows
+g and its derivatives in closed form overrides ``Site.even_part``; for any other they come from ``point``.
 """
 
 from abc import ABC, abstractmethod
@@ -276,10 +274,7 @@ def clean_data(site: Site, y: ArrayLike, ok: Callable[[Array], Any], advice: str
 
 
 def clean_labels(site: Site, y: ArrayLike, advice: str) -> Array:
-    """Binary labels {-1, +1}, {0, 1} or bool as -1.0 / +1.0.
-
-    All-ones is the same in both codings; -1 beside 0 is neither, and is refused by the first -1.
-    """
+    """Binary labels {-1, +1}, {0, 1} or bool as -1.0 / +1.0; a mixture of both codings is refused."""
     array = clean_data(site, y, lambda x: (x == 1.0) | (x == 0.0) | (x == -1.0), advice)
     zero = array == 0.0
     if not zero.any():
@@ -292,8 +287,7 @@ def clean_labels(site: Site, y: ArrayLike, advice: str) -> Array:
 class EvenPart(NamedTuple):
     """g(x), g'(x) <= 0, g''(x) >= 0, and ``bend`` = -(2 g' + 4 x g''), minus the second derivative in the distance.
 
-    ``bend`` is the curvature of the site itself. It is kept because a site is log-concave where it is not negative, and
-    because the difference that defines it loses its digits just where it is small.
+    ``bend`` is the curvature of the site itself; as a difference it would lose its digits where it is small.
     """
 
     value: Array
@@ -331,10 +325,7 @@ def even_part_of_point(site: Site, y: Array, x: Array) -> EvenPart:
 
 
 def _near_the_centre(site: Site, y: Array, centre: Array, x: Array) -> tuple[Array, Array]:
-    """-2 g' and g'' from a polynomial in x through the curvatures of the site: bend = sum_k b_k x^k.
-
-    Integrated term by term: -2 g' = sum_k b_k x^k / (2k + 1), and 4 x g'' is the difference of the two.
-    """
+    """-2 g' = sum_k b_k x^k / (2k + 1) and g'' from a polynomial sum_k b_k x^k through curvatures of the site."""
     def bend(d: Array) -> Array:
         return 0.5 * (site.point(y, centre + d).gamma + site.point(y, centre - d).gamma)
 

@@ -49,7 +49,7 @@ class Custom(Site):
     advice = "Check the support that Custom was given."
 
     def __init__(self, log_density: Function, *, derivatives: Function | None = None, log_concave: bool = False,
-                 support: Support | Sequence[float] = "real", discrete: bool = False, cdf: Function | None = None,
+                 support: Support | Sequence[float] = "real", cdf: Function | None = None,
                  moments: Function | None = None, args: Sequence[ArrayLike] = ()) -> None:
         require(callable(log_density), "Custom needs a function log_density(y, f)", type(log_density).__name__,
                 "Pass the function itself, not its value.")
@@ -59,14 +59,13 @@ class Custom(Site):
         if isinstance(support, str) and support not in SUPPORTS:
             raise InputError(f"Custom needs a support among {', '.join(SUPPORTS)}, or a list of classes",
                              repr(support), "Choose the set that y lies in.")
-        kind = "counts" if discrete and isinstance(support, str) else support
-        classes = None if isinstance(kind, str) else np.sort(as_float(kind, "support", ndim=1))
+        classes = None if isinstance(support, str) else np.sort(as_float(support, "support", ndim=1))
         columns = tuple(as_float(arg, f"args[{i}]", ndim=1) for i, arg in enumerate(args))
         fields = {"function": log_density, "derivatives": derivatives, "conditional_cdf": cdf, "moments": moments,
                   "classes": classes, "args": columns}
         for name, value in fields.items():
             object.__setattr__(self, name, value)
-        response: Response = kind if isinstance(kind, str) else "classes"
+        response: Response = support if isinstance(support, str) else "classes"
         words = SUPPORTS[response][0] if classes is None else "{" + ", ".join(f"{c:g}" for c in classes) + "}"
         set_facts(self, log_concave=bool(log_concave), gamma_trend="mixed", super_gaussian=False, response=response,
                   discrete=response in ("counts", "classes"), support=words, smooth=derivatives is not None)

@@ -1,15 +1,14 @@
 """The local convex bound of super-Gaussian sites [N], as an oracle like any other, and more sites that have one.
 
-Here sigma = 1 and ``variance`` is the paper's gamma: its Gaussian bound is exp(-x / (2 variance) - h(variance) / 2),
-x = s^2, and klimb's gamma is 1 / variance. With g convex and falling,
+Here sigma = 1 and ``variance`` is the paper's gamma: its Gaussian bound is exp(-x / (2 variance) - h(variance) / 2), x
+= s^2, and klimb's gamma is 1 / variance. With g convex and falling,
 
     g(x) = max over the variance of [-x / variance - h(variance)] / 2
     h(variance) = -min over x of [x / variance + 2 g(x)]
     h*(s; z) = min over the variance of [(z + s^2) / variance + h(variance)] / 2 - slope s = -g(z + s^2) - slope s.
 
-The paper finds both minima by Newton's method, one inside the other. The outer one need not be searched for: the dual
-of the dual is g again, and its minimiser is -1 / (2 g'), so that h* costs one evaluation of g. The inner one inverts
-g': `height` does so in closed form where the site has one and by a bracketed secant method on logarithms otherwise.
+The outer minimum need not be searched for: its minimiser is -1 / (2 g'). The inner one inverts g', in closed form where
+the site has one, else by a bracketed secant method on logarithms.
 """
 
 from dataclasses import dataclass
@@ -327,10 +326,7 @@ class Sech2(SymmetricNoise):
 
 
 def _mean_tanh(mean: Array, v: Array) -> Array:
-    """E tanh(x/2) under N(mean, v) close to the centre, where 1 - 2 E sigmoid(-x) has no digits.
-
-    The integral of 2 E sigmoid', all but constant there, from 0 to the mean: Gauss's rule in three nodes.
-    """
+    """E tanh(x/2) under N(mean, v) near the centre, by its derivative: 1 - 2 E sigmoid(-x) has no digits there."""
     total = np.zeros_like(mean)
     for node, weight in zip(*np.polynomial.legendre.leggauss(3), strict=True):
         total += weight * folded_moments(0.5 * (1.0 + node) * mean, v)[2]

@@ -19,18 +19,41 @@ SMALLEST_TAIL = 1e-290  # of a gamma distribution: below, its logarithm comes fr
 
 
 class WaitingTime(Site):
-    """What is over at a rate that f raises or lowers: known by log P(Y > y | f), which is in closed form."""
+    """P(T > t | f) = exp(-e^(sign f) t^shape): what is over at a rate that f raises or lowers."""
 
     log_concave = True
     gamma_trend = "rising"
     survivor_trend = "rising"
     response = "positive"
+    shape: Array | float = 1.0
+
+    @property
+    def sign(self) -> float:
+        """1 where f raises the rate, -1 where it lowers it."""
+        return 1.0
+
+    def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
+        with np.errstate(divide="ignore"):  # one event at the cumulative hazard
+            e = rate_expectation(np.ones_like(y), self.sign * m + self.shape * np.log(y), v)
+        return Expectation(e.value, self.sign * e.alpha, e.gamma)
+
+    def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
+        k = np.asarray(self.shape)
+        mean, second, spread = lognormal_moments(-self.sign * m / k, v / k**2)
+        with np.errstate(over="ignore", invalid="ignore"):
+            first, square = gamma(1.0 + 1.0 / k), gamma(1.0 + 2.0 / k)
+            return first * mean, np.nan_to_num((square - first**2) * second + first**2 * spread, nan=np.inf)
 
     def cdf(self, y: Array, f: Array) -> Array:
         return -np.expm1(self.survivor_point(y, f).value)
 
     def survivor_point(self, y: Array, f: Array) -> Expectation:
         return self.survivor(y, f, np.zeros(()))
+
+    def survivor(self, y: Array, m: Array, v: Array) -> Expectation:
+        with np.errstate(over="ignore", under="ignore", divide="ignore"):
+            lost = np.minimum(np.exp(self.sign * m + 0.5 * v + self.shape * np.log(y)), 1e300)
+        return Expectation(-lost, self.sign * lost, lost)
 
 
 @dataclass(frozen=True)
@@ -51,6 +74,10 @@ class Exponential(WaitingTime):
             raise InputError("Exponential needs mean = True (f is the log mean) or False (f is the log rate)",
                              repr(self.mean), "The rate itself is e^f; it is not a parameter.")
 
+    @property
+    def sign(self) -> float:
+        return -1.0 if self.mean else 1.0
+
     def validate(self, y: ArrayLike) -> Array:
         return clean_data(self, y, lambda x: x >= 0.0, "Waiting times are not negative; check the sign or the origin.")
 
@@ -58,25 +85,13 @@ class Exponential(WaitingTime):
         return np.where(y > 0.0, -1.0 - np.log(np.where(y > 0.0, y, 1.0)), 0.0)
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
-        log_rate = -m if self.mean else m
-        with np.errstate(divide="ignore"):
-            e = rate_expectation(np.ones_like(y), log_rate + np.log(y), v)
-        value = np.where(y > 0.0, e.value, log_rate)  # what has no maximum has none taken out
-        return Expectation(value, -e.alpha if self.mean else e.alpha, e.gamma)
+        e = super().oracle(y, m, v)
+        return e._replace(value=np.where(y > 0.0, e.value, self.sign * m))  # what has no maximum has none taken out
 
     def start(self, y: Array) -> tuple[Array, Array]:
         # The mode of f - y e^f is -log y with curvature 1; a zero wait is moderated to the smallest scale of the data.
         floor = np.maximum(y, 1e-3 * np.mean(y) if np.any(y > 0.0) else 1.0)
-        return np.log(floor) if self.mean else -np.log(floor), np.ones_like(y)
-
-    def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
-        mean, second, spread = lognormal_moments(m if self.mean else -m, v)
-        return mean, second + spread
-
-    def survivor(self, y: Array, m: Array, v: Array) -> Expectation:
-        with np.errstate(over="ignore", under="ignore"):
-            lost = y * np.minimum(np.exp(0.5 * v + (-m if self.mean else m)), 1e300)
-        return Expectation(-lost, -lost if self.mean else lost, lost)
+        return -self.sign * np.log(floor), np.ones_like(y)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,27 +162,12 @@ class Weibull(WaitingTime):
     def constant(self, y: Array) -> Array:
         return np.asarray(np.log(self.shape) - 1.0 - np.log(y))
 
-    def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
-        return rate_expectation(np.ones_like(y), m + self.shape * np.log(y), v)  # of one event at the cumulative hazard
-
     def start(self, y: Array) -> tuple[Array, Array]:
         return -self.shape * np.log(y), np.ones_like(y)
 
     @property
     def mean_predictor(self) -> tuple[Any, Any]:
         return gammaln(1.0 + 1.0 / self.shape), -1.0 / self.shape
-
-    def response_moments(self, m: Array, v: Array) -> tuple[Array, Array]:
-        k = np.asarray(self.shape)
-        mean, second, spread = lognormal_moments(-m / k, v / k**2)
-        with np.errstate(over="ignore", invalid="ignore"):
-            first, square = gamma(1.0 + 1.0 / k), gamma(1.0 + 2.0 / k)
-            return first * mean, np.nan_to_num((square - first**2) * second + first**2 * spread, nan=np.inf)
-
-    def survivor(self, y: Array, m: Array, v: Array) -> Expectation:
-        with np.errstate(over="ignore", under="ignore", divide="ignore"):
-            lost = np.minimum(np.exp(m + 0.5 * v + self.shape * np.log(y)), 1e300)
-        return Expectation(-lost, lost, lost)
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,10 +46,7 @@ class Noise(RealSite):
         return m.copy(), v + self.noise_variance()
 
     def pulled(self, y: Array, m: Array, v: Array) -> tuple[Array, Array]:
-        """E log p without constants, and -E x g'(x) for log p = g(x), x = (f - y) / scale.
-
-        E x h(x) = E x E h + Var x E h' for a Gaussian x.
-        """
+        """E log p without constants, and -E x g'(x) for log p = g(x): E x h = E x E h + Var x E h' for a Gaussian x."""
         e = self.oracle(y, m, v)
         return e.value, (m - y) * e.alpha + v * e.gamma
 

@@ -1,5 +1,6 @@
 """What the estimators share: checked input, classes, and predictions from the `Fit` that they hold as ``fit_``."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Self
 
@@ -22,6 +23,10 @@ TINY = 1e-6  # probabilities below this have few digits left as what others leav
 
 class Estimator(BaseEstimator):
     """Checked input for all estimators; sparse matrices are CSR from here on. ``fit_`` is a `Fit`, or a list."""
+
+    _fitted: Any  # (rows, likelihood, names of classes, weights): the fit of distinct rows, hyperparameters included
+    _extended: Any  # (fit, rows, names, weights): the fit after more rows
+    _set: Callable[..., Self]  # (fits): holds them, with the attributes that users read
 
     def _keep(self, given: dict[str, Any]) -> None:
         """The arguments of a constructor as attributes of their names, as scikit-learn wants them: unchanged."""
@@ -56,18 +61,6 @@ class Estimator(BaseEstimator):
         """The rows that a model is fitted to."""
         return distinct_rows(X, y, weights)
 
-    def _fitted(self, rows: Rows, likelihood: Likelihood, names: tuple[str, ...], weights: Array | None) -> Any:
-        """The fit of distinct rows, hyperparameters included; ``names`` are those of the classes."""
-        raise NotImplementedError
-
-    def _extended(self, fit: Any, rows: Rows, names: tuple[str, ...], weights: Array | None) -> Any:
-        """The fit after more rows."""
-        raise NotImplementedError
-
-    def _set(self, fits: list[Any]) -> Self:
-        """Hold the fits, with the attributes that users read."""
-        raise NotImplementedError
-
     def _moments(self, X: Any) -> tuple[Array, Array]:
         """Means and variances of f at checked rows, one column per latent value."""
         found = [(fit.latents(X).for_sites().moments(), len(fit.model.likelihood.fields)) for fit in self._fits]
@@ -89,9 +82,7 @@ class Estimator(BaseEstimator):
 class Regressor(RegressorMixin, Estimator):
     """Predictions of numbers, in the units of y."""
 
-    def _target(self) -> tuple[Any, Any]:
-        """The family of y, and its dispersion."""
-        raise NotImplementedError
+    _target: Any  # (): the family of y, and its dispersion
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit the model; a row of weight k counts like k rows."""

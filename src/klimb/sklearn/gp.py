@@ -66,9 +66,7 @@ def scaled(fit: Fit, scaling: Scaling, **changed: Any) -> ScaledFit:
 def make_kernel(estimator: Any, n_columns: int, spread: float) -> Kernel:
     """The kernel of an estimator's settings, at the values where the search starts; ``spread`` is the unit of f.
 
-    Inputs are standardised, so two random rows are about sqrt(2 D) apart: lengthscales have a log-normal prior with
-    median sqrt(D), the variance one with median 1. The priors say little beside some tens of data, but keep the search
-    from running away where the data say nothing.
+    Standardised rows are about sqrt(2 D) apart, so lengthscales have a log-normal prior of median sqrt(D).
     """
     name, unit = estimator.kernel, spread**2
     if isinstance(name, Kernel):

@@ -8,10 +8,11 @@ and stiffness G (Lindgren, Rue and Lindstrom 2011, alpha = 2),
 
 so that only K, which is sparser than Q, is factorised. In the plane nu = 1; on a line alpha = 2 means nu = 3/2. The
 range is sqrt(8 nu) / kappa, where the correlation is about 0.14, and tau follows from the standard deviation. The mesh
-goes on beyond the data, so that its edge does not reach them.
+goes on beyond the data, so that its edge does not reach them. A range of many times that mesh counts as the longest one
+at which kappa^4 C is not lost in the rounding of G C^-1 G: the field is nearly a constant by then.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -37,6 +38,7 @@ from klimb.theta import ParameterBlock
 TYPICAL = 0.2  # median of the range in the default prior, of the largest distance between places
 FEW = 5.0  # spacings in a range, below which the mesh does not tell it
 MARGIN = 1.0  # of the mesh around the data, of the same
+LOST = 1e-13  # kappa^4 C over G C^-1 G: the variance of the field's level is known to some 2% there
 
 
 @stored("term.spde")
@@ -86,6 +88,12 @@ class MaternField(Field):
         return (f"range({self.name}) is {values[1]:.2g}, and triangles of the mesh have sides of {self.spacing:.2g} or "
                 f"more: pass spacing={0.1 * values[1]:.1g}.")
 
+    def beyond(self, reported: Mapping[str, Array]) -> tuple[Array | float, str]:
+        name = f"range({self.name})"
+        far = np.where(reported.get(name, np.zeros(1)) > self._longest, 1.0, 0.0)
+        return far, (f"{name} may be longer than {self._longest:.3g}, from where on the mesh does not tell it, so that "
+                     f"sd({self.name}) and the intercept have too little spread")
+
     def shape_parameters(self, context: Context) -> tuple[ParameterBlock, ...]:
         typical = TYPICAL * self.extent
         prior = pc_lengthscale(typical, 0.5, len(self.expressions))
@@ -127,8 +135,15 @@ class MaternField(Field):
 
     def _rates(self, values: Sequence[Any]) -> tuple[float, float]:
         """kappa and tau^2: sd^2 = Gamma(nu) / (Gamma(2) (4 pi)^(d/2) kappa^(2 nu) tau^2)."""
-        kappa, nu = np.sqrt(8.0 * self._smoothness) / values[1], self._smoothness
+        kappa, nu = np.sqrt(8.0 * self._smoothness) / min(values[1], self._longest), self._smoothness
         return kappa, (1.0 / (4.0 * np.pi) if nu == 1.0 else 0.25) / (kappa ** (2.0 * nu) * values[0] ** 2)
+
+    @cached_property
+    def _longest(self) -> float:
+        """The longest range that is told from longer ones."""
+        diagonal = self.pattern.indices == np.repeat(np.arange(self.size), np.diff(self.pattern.indptr))
+        _, C, _, square = self._parts
+        return float(np.sqrt(8.0 * self._smoothness) / (LOST * (square[diagonal] / C[diagonal]).max()) ** 0.25)
 
     @cached_property
     def _latest(self) -> dict[float, Any]:
@@ -159,7 +174,8 @@ class MaternField(Field):
         by_kappa = 4.0 * tau2 * (kappa**4 * C + kappa**2 * G) - 2.0 * nu * Q  # times kappa
         trace = float(masses @ self._factor(kappa).inverse_entries()[diagonal])
         logdet_by_kappa = 4.0 * kappa**2 * trace - 2.0 * nu * n
-        return [(-2.0 / values[0] * Q, -2.0 * n / values[0]), (-by_kappa / values[1], -logdet_by_kappa / values[1])]
+        per_range = -1.0 / values[1] if values[1] <= self._longest else 0.0
+        return [(-2.0 / values[0] * Q, -2.0 * n / values[0]), (per_range * by_kappa, per_range * logdet_by_kappa)]
 
     def modes(self) -> tuple[Array, Array]:
         """Those of C^-1/2 G C^-1/2, which has the eigenvalues of the Laplacian on the mesh."""

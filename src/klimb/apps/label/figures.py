@@ -1,11 +1,6 @@
-"""How the labelling goes, in figures: what the model foresaw, what it still expects to get wrong, and when to stop.
+"""How the labelling goes: what the model foresaw, what it expects to get wrong, when to stop; no label is held back.
 
-Three kinds of evidence, none of which needs labels that are held back:
-
-- what the model expects: the mean over all unlabelled items of 1 - max p;
-- what it foresaw: every item was predicted before it was labelled. The items the model asked for are the hard ones, so
-  its success there says little; every few items one is drawn at random as a check, and those are a fair sample;
-- how much it still changes its mind: the share of items whose predicted label the last labels have changed.
+Items that the model asked for are the hard ones; every few items one is drawn at random as a check, a fair sample.
 """
 
 import math

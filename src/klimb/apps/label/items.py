@@ -1,12 +1,8 @@
 """The items to be labelled: what a person sees of them, and the numbers a model sees.
 
-A word is a run of letters, digits and the marks that belong to them, in any script; an apostrophe inside it does not
-end it. Scripts that put no blanks between words (Chinese, Japanese, Thai, ...) are cut into overlapping pairs of
-characters, and an emoji is a word of its own. Upper and lower case, and the several ways in which Unicode can spell one
-character, are the same word.
-
-An item is shown as pieces of plain text, each with how far its words push the prediction. The page puts them on the
-screen as text, never as markup, so that nothing an item says can do anything.
+A word is a run of letters, digits and their marks, in any script; scripts without blanks between words (Chinese, Thai,
+...) are cut into overlapping pairs of characters, and an emoji is a word. Case and Unicode's several spellings of one
+character do not matter. The page shows items as text, never as markup.
 """
 
 import hashlib
@@ -192,10 +188,7 @@ def items_of(table: Mapping[str, Any], *, text: Sequence[str] = (), columns: Seq
 
 
 def _numbers(columns: Mapping[str, Any], n: int) -> tuple[Array, list[str], list[str]]:
-    """Columns brought to mean zero and sd one; a missing number becomes the mean, and another column marks it.
-
-    Over all columns together a row has a length of about one, as a text has: one prior scale then suits both.
-    """
+    """Columns of mean zero, scaled so that rows have a length of about one; another column marks missing numbers."""
     made, names, notes = [], [], []
     for name, cells in columns.items():
         values = _floats(name, cells)

@@ -1,8 +1,7 @@
 """The journal: what a session was begun with and what was said since, in a file that survives a crash; a table of it.
 
-Each line is one JSON object that ends with a checksum of what stands before it. A label is acknowledged only after its
-line has reached the disk (``fsync``). A crash can therefore leave at most one incomplete line, at the end, which nobody
-was told was saved: it is cut off, kept aside and reported. A damaged line anywhere else is an error, never skipped.
+A line is a JSON object with a checksum, and a label is acknowledged once its line is on the disk (``fsync``). A crash
+can leave one incomplete line at the end, which is kept aside and reported; damage anywhere else is an error.
 """
 
 from __future__ import annotations
@@ -239,10 +238,7 @@ class Settings:
 
 
 def agree(header: Entry, given: dict[str, Any], journal: object) -> Settings:
-    """The settings of a journal that is taken up again; an error if the command says otherwise.
-
-    ``given`` holds what the user said, and only that: what is not said is as it was.
-    """
+    """The settings of a journal that is taken up again; an error where what the user said (``given``) is different."""
     kept: dict[str, Any] = {part.name: tuple(value) if isinstance(value := header[part.name], list) else value
                             for part in fields(Settings)}
     settings = Settings(**kept)

@@ -1,19 +1,13 @@
 """The model behind the page: which items to ask, and what it thinks of them.
 
-What is chosen is a function of the labels in the order they were given, and of nothing else: neither of the clock, nor
-of how the session came to these labels. A session that is taken up again therefore goes on as it would have.
+The choice is a function of the labels in their order alone, so that a session goes on as it would have. Two labels are
+one logistic model with a Gaussian prior; more are one per label against the rest, which take turns. The prior's scale
+is the one of the largest evidence, looked for anew whenever the number of labels has doubled.
 
-Two labels are one logistic model with a Gaussian prior; more are one such model per label against the rest, and the
-models take turns in choosing. The scale of the prior is the one of the largest evidence, looked for anew whenever the
-number of labels has doubled.
-
-With a few dozen labels, a model of words alone has seen hardly any of the words of the next text. But which words go
-together can be seen in all texts, labelled or not. So the model gets, beside each text's words X, its place Z = X V
-along the main directions V of the texts; most of the prior variance goes to those, the rest to the words themselves:
+Which words go together can be seen in all texts, labelled or not. So most of the prior variance goes to the places Z =
+X V of the texts along their main directions V, the rest to the words X themselves; f is still linear in the words:
 
     f = sqrt(1 - r) Z b + sqrt(r) X w = X (sqrt(1 - r) V b + sqrt(r) w)        b, w ~ N(0, cov I)
-
-It is still linear in the words, so what each word says can still be shown.
 """
 
 from collections.abc import Callable, Sequence
@@ -60,10 +54,7 @@ def pool_of(items: LabelItems) -> tuple[Any, Callable[[Array], Array]]:
 
 
 def main_directions(X: Any, count: int, seed: int = 0) -> Array:
-    """Orthonormal columns that span, nearly, the ``count`` leading right singular vectors of a sparse matrix.
-
-    By subspace iteration from a random start, which ``seed`` decides: the same every time.
-    """
+    """Orthonormal columns that span, nearly, the leading right singular vectors of a sparse matrix, by a ``seed``."""
     rng = np.random.default_rng([seed, 2])
     if X.shape[0] > LOOKED_AT:
         X = X[np.sort(rng.permutation(X.shape[0])[:LOOKED_AT])]
@@ -158,10 +149,7 @@ class Chooser:
                       ({},) * len(picks), CurvePoint(labels, 1.0 - 1.0 / count, float(np.log2(count))), trouble)
 
     def _pick(self, order: Order, labels: Labels) -> tuple[list[int], list[str]]:
-        """Places and reasons. Every ``check``-th item of the session is drawn at random; the model chooses the others.
-
-        As long as the model knows next to nothing its own choices are random as well ("start").
-        """
+        """Places and reasons: every ``check``-th item at random, the first by a model that knows nothing ("start")."""
         every = self.settings.check
         always = self.settings.score == "random"
         checks = [always or (every > 0 and (order.first + k) % every == every - 1) for k in range(order.size)]

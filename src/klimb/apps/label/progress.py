@@ -1,9 +1,7 @@
 """What has been asked and answered, as a function of the answers alone.
 
-The page must show the next item at once, and yet the model must choose it, which takes time. So a batch is *ordered*
-while one item is still on the screen: from the answers so far, knowing which items are under way. Whether the model was
-quick or slow then changes nothing: what is ordered, and in which state, depends on the order of the answers only, never
-on the clock. That is what makes a session resume exactly, from its answers alone.
+The page must show the next item at once, so a batch is *ordered* while one item is still on the screen. What is
+ordered, and in which state, depends on the order of the answers only, never on the clock: a session resumes exactly.
 
     queue       items that wait to be answered; the first is on the screen
     orders      batches that are being chosen; each will be appended to the queue

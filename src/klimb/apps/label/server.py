@@ -1,12 +1,7 @@
 """The page's server: Python's own, on the loopback interface, for one person.
 
-Who may talk to it is decided in `refusal` before anything else is looked at:
-
-- it listens on 127.0.0.1 only, and answers only requests that call it by a loopback name (a web page that lets its own
-  name point here is refused: DNS rebinding);
-- a request from another origin is refused, whatever it asks for;
-- everything but the empty page needs a random token in a header. There is no cookie, so no other page can make a
-  browser send it, and the token is in the address only behind a ``#``, which browsers keep to themselves.
+It answers only requests that call it by a loopback name (against DNS rebinding), none from another origin, and all but
+the empty page need a random token in a header, which is in the address only behind a ``#``. There is no cookie.
 """
 
 import hmac

@@ -1,7 +1,6 @@
 """A labelling session: takes answers, saves each before acknowledging it, and lets the model choose in the background.
 
-One thread owns the model and carries out orders, one after the other; threads of the server take answers. They share
-the progress, the predictions and the curve under one lock, which is never held while the model works.
+One thread owns the model and carries out orders; server threads take answers. The lock is not held while it works.
 """
 
 import threading

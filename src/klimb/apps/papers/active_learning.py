@@ -1,14 +1,11 @@
 """[N] Figure 2: test error against the number of labels, for scores that choose them and for chance.
 
-As in the paper: a first lot of random labels, then blocks of K. Within a block each label is known before the next row
-is chosen, all marginals follow by the inclusion algebra, and the model is fitted once at its end. "batch" chooses all K
-rows of a block before any of their labels is known. Strategies that end in "-N" are the paper's own algorithm.
+Random labels first, then blocks of K: within a block each label is known before the next row is chosen, and the model
+is fitted once at its end. "batch" chooses all K rows before any of their labels is known.
 
-A block of theirs (section 3, `ConvexLearner`: the local bound, k Lanczos vectors) begins with a Lanczos run that
-estimates the marginals of all rows, from below. Rows are then chosen one by one; including one takes a linear system,
-which corrects its own variance and moves all marginals. At the end the sites are fitted together: the variances z of
-that outer iteration are the marginals that the inclusions kept valid, so that it costs nothing but its inner loop, and
-there is one Lanczos run a block.
+Strategies that end in "-N" are the paper's own algorithm (section 3, `ConvexLearner`): the local bound, one Lanczos run
+a block for the marginals of all rows, one linear system for each inclusion, and an outer iteration whose variances are
+the marginals that the inclusions kept valid.
 """
 
 import time
@@ -50,10 +47,7 @@ MARKS = {"random": "o", "cu": "s", "ig": "^", "bald": "D", "batch": "v", "cu-N":
 
 
 class ConvexLearner:
-    """A pool with its ``answers``; weights have prior N(0, cov I), or Laplace of scale ``scale`` where it is given.
-
-    A sparsity prior has one site per weight and no Gaussian factor: I is appended to the rows, for good.
-    """
+    """A pool with its ``answers``; weights ~ N(0, cov I), or Laplace of a ``scale``: I is appended to the rows."""
 
     def __init__(self, pool: Any, answers: Array, *, cov: float, scale: float | None, k: int, score: str,
                  first: Index) -> None:

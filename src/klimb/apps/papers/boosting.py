@@ -1,9 +1,7 @@
 """[G] Figures 1 and 2: boosted mixtures of Gaussians for toy densities, and for the nodal logistic regression.
 
-Three answers to the same density: [G]'s algorithm (Laplacian components, Newton's weights, 50 iterations from a very
-wide Gaussian; its searches start at random, so Figure 1 runs it from several seeds), klimb's default, and ADVI's
-diagonal Gaussian (Kucukelbir et al. 2017). The truth of Figure 2 is a Polya-Gamma Gibbs sampler, as in the paper,
-written from its own: Polson, Scott and Windle (2013), section 3.
+Three answers: [G]'s algorithm (50 iterations; Figure 1 from several seeds), klimb's default, and ADVI's diagonal
+Gaussian. The truth of Figure 2 is a Polya-Gamma Gibbs sampler (Polson, Scott and Windle 2013, section 3).
 """
 
 import time
@@ -286,8 +284,7 @@ BURN = 0.1  # share of the sweeps that are left out
 def advi(log_density: LogDensity, gradient: LogDensity, dim: int) -> tuple[Array, Array]:
     """Mean and standard deviations of the diagonal Gaussian with the best bound over fixed draws, x = m + s z.
 
-    ADVI climbs this bound by stochastic gradients; with fixed draws (Giordano, Ingram and Broderick 2024) L-BFGS finds
-    where it ends.
+    Where ADVI's stochastic gradients end (Giordano, Ingram and Broderick 2024), by L-BFGS.
     """
     z = nodes(DRAWS, dim)
 
@@ -305,8 +302,7 @@ def advi(log_density: LogDensity, gradient: LogDensity, dim: int) -> tuple[Array
 def polya_gamma(c: Array, rng: np.random.Generator) -> Array:
     """One draw of PG(1, c_i) for each i: its mean is tanh(c / 2) / (2 c).
 
-    Polson, Scott and Windle, Eq. (1): sum_k g_k / ((k - 1/2)^2 + (c / 2 pi)^2) / (2 pi^2) over exponential g_k. What
-    follows the first TERMS stands at its mean; its variance is below 1e-6 of the whole.
+    Polson, Scott and Windle, Eq. (1): sum_k g_k / ((k - 1/2)^2 + (c / 2 pi)^2) / (2 pi^2), its tail at its mean.
     """
     k, c = np.arange(TERMS) + 0.5, np.maximum(np.abs(np.asarray(c, dtype=float)), 1e-6)
     rates = 2.0 * np.pi**2 * k**2 + 0.5 * c[:, None] ** 2

@@ -1,9 +1,7 @@
 """The data sets of the papers, read from the files as they are published; nothing is downloaded.
 
-LIBSVM, UCI's tables, CSV with a heading, ARFF and npz are read, compressed (gz, bz2, xz) or not, and every reader says
-what is wrong with a line by its number. docs/papers/data.md says where each set is published and what stands in for
-what. Every set can also be given as NAME.npz (``X`` and ``y``, or the parts of a CSR matrix) or as NAME.csv with a
-heading and the target in a column ``y``.
+LIBSVM, UCI's tables, CSV, ARFF and npz, compressed or not; docs/papers/data.md says where each set is published. Every
+set can also be given as NAME.npz (``X`` and ``y``, or parts of a CSR matrix) or NAME.csv with a column ``y``.
 """
 
 import bz2

@@ -1,15 +1,13 @@
 """What a reproduction is: jobs to be done one by one, tables and a picture made of what they found; and its run.
 
 An `Experiment` names its jobs in the order in which they run; each returns plain JSON and may look at what the jobs
-before it found. `EXPERIMENTS` has every table and figure that can be reproduced, by its key: a new one is one entry
-there. The experiments live in modules of their own, imported when they are run: listing them is quick.
+before it found. `EXPERIMENTS` has every table and figure by its key.
 
     KEY.json   the record and journal: versions, machine, data with digests, CPU seconds, every result
     KEY.md     the tables with the paper's figures beside ours, the picture, and why they differ
     KEY.png    the picture, where there is one and matplotlib is installed
 
-A quick run adds ``-quick`` to these names. A file appears whole or not at all (a new file takes the place of the old
-one), so that a run may be killed at any moment and be continued from what it had done.
+A quick run adds ``-quick`` to these names. A run may be killed at any moment and be continued from what it had done.
 """
 
 from __future__ import annotations

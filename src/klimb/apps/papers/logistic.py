@@ -65,10 +65,7 @@ def scaled(X: Any) -> Any:
 
 
 def pixel_products(library: Library) -> DataSet:
-    """A small Gisette made as Gisette was: digits 4 and 9, their pixels and products of random pairs of them.
-
-    Gisette has 7,000 rows and 5,000 columns; USPS has 1,673 such digits, so columns are kept in that proportion.
-    """
+    """A small Gisette, in Gisette's proportions: digits 4 and 9, their pixels and products of random pairs of them."""
     digits = library.load("usps")
     kept = (digits.y == 4) | (digits.y == 9)
     pixels = (digits.dense[kept] + 1.0) / 2.0
@@ -79,10 +76,7 @@ def pixel_products(library: Library) -> DataSet:
 
 
 def fits(rows: TrainTest, method: str, deltas: Array) -> list[tuple[Any, float]]:
-    """For every delta the result and its log-loss on the test rows, in nats; by X X' where that is the smaller matrix.
-
-    A diagonal covariance over the weights needs the weights themselves.
-    """
+    """For every delta the result and its log-loss on the test rows, in nats; by X X' where that is smaller."""
     X, found = as_design(rows.X, "X"), []
     gram = X.outer_gram(np.ones(X.shape[1])) if X.shape[1] > X.shape[0] and method != "mean-field" else None
     for delta in map(float, deltas):

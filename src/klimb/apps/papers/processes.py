@@ -1,10 +1,8 @@
 """[A] Table 3 and Figure 1: Gaussian processes over the paper's grids, scored by the log-loss on the other half.
 
-A random half of a data set is fitted at every cell of the 15 x 15 grid of (log l, log sigma), for robust regression
-(Laplace noise) with the noise scale as a third axis. The cell is chosen by the method's own evidence, and the other
-half scores it. ``gradient`` has no grid: L-BFGS on the bound of the default fit. ``proximal`` is the paper's own
-iteration, with its step and its stop. Methods that end in ``-coarse`` walk every second value of the grid;
-``proximal-chosen`` runs at the default's best cell only, where a whole grid takes a night.
+A random half of the data is fitted at every cell of (log l, log sigma), for Laplace noise also of its scale; the
+method's own evidence chooses the cell. ``gradient`` is L-BFGS on the bound instead of a grid, ``proximal`` the paper's
+iteration; ``-coarse`` walks every second value of the grid, ``proximal-chosen`` runs at the default's best cell only.
 """
 
 import time

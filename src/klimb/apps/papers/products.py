@@ -1,7 +1,6 @@
-"""[N] section 2.4: how many products with B and B' a fit takes, counted on logistic regressions with Gaussian prior.
+"""[N] section 2.4: how many products with B and B' a fit takes, counted beside the paper's formulas.
 
-The paper's table has formulas; here they stand beside counts. A product is one multiplication of B or of its transpose
-with a vector (a block of k vectors counts k times).
+A product is one multiplication of B or of its transpose with a vector (a block of k vectors counts k times).
 """
 
 import time

@@ -1,14 +1,11 @@
 """[S] Figures 2-5: the bound against time for GLMs, Gaussian processes, sparse processes and Student-t noise.
 
-As in the paper inputs are standardised, GLMs have prior variance 0.1 (0.001 for flares), processes have at most 500
-data and an RBF kernel whose hyperparameters 200 of the data have chosen, and sparse ones 100 random inducing points.
-FPb and FPi start at m = 0 and V = I (0.1 I for counts) as in the paper, the proximal step at the prior. "At once" is
-the natural step of length 1 from the start of FPi: mean and covariance both move from the old mean, without a judge.
-GRAD is L-BFGS on the mean and the Cholesky factor of V. A rule that diverges or leaves the cone ends where it does, and
-the picture says so.
+As in the paper inputs are standardised, GLMs have prior variance 0.1 (0.001 for flares), processes at most 500 data and
+an RBF kernel whose hyperparameters 200 of them have chosen, sparse ones 100 random inducing points; FPb and FPi start
+at m = 0 and V = I (0.1 I for counts), the proximal step at the prior. "At once" moves mean and covariance both from the
+old mean. GRAD is L-BFGS on the mean and the Cholesky factor of V. A rule that diverges ends where it does.
 
-The operator T of [S] converges where gamma is monotone in v at every datum: falling everywhere is its condition 2b,
-growing everywhere 2a. The sign comes from central differences of the site's own oracle.
+Figure 1: T of [S] converges where gamma is monotone in v at every datum; the sign of its slope, by differences.
 """
 
 import time
@@ -90,8 +87,7 @@ class Setting(NamedTuple):
     def after_one_step(self) -> Posterior:
         """The paper's start, m = 0 and V = I, after one step of FPi: Newton on m at V = I, then T(I) at the new m.
 
-        V = I itself has no place in a state of two numbers for each datum; T(I) has. Negative gamma becomes zero, as in
-        [S] section 3.1.
+        V = I itself has no place in a state of two numbers a datum. Negative gamma becomes zero ([S] section 3.1).
         """
         problem, mean, v = Problem(self.latent, self.site, self.y), np.array(self.latent.mean), self.unit_variances
         e = problem.oracle(mean, v)

@@ -1,11 +1,7 @@
 """The contract of an exponential family: log p(x) = <natural, statistics(x)> - log_partition(natural) + log_base(x).
 
-Entropy and divergence follow from the log-partition: KL(q||p) = <natural_q - natural_p, mean_q> - A_q + A_p. Families
-that lose digits that way where a shape is large or two members are close have forms of their own
-(`klimb.conjugate.families.gamma`). The base is 1/x for shapes and concentrations, so that a natural parameter is the
-shape itself and 1e-12 keeps its digits, and one otherwise.
-
-Arrays carry their plates (independent copies) first and the event last; everything is vectorised over the plates.
+KL(q||p) = <natural_q - natural_p, mean_q> - A_q + A_p, in forms of their own where that loses digits. The base is 1/x
+for shapes and concentrations, so that a natural parameter is the shape itself. Arrays carry their plates first.
 """
 
 from __future__ import annotations
@@ -69,10 +65,6 @@ class Family(ABC):
     def sample(self, n: int, rng: np.random.Generator | int | None = None) -> Array:
         """``n`` draws, first axis the draws."""
 
-    @abstractmethod
-    def statistics(self, x: Array) -> Naturals:
-        """The sufficient statistics of values ``x`` that broadcast against the plates."""
-
     @property
     @abstractmethod
     def mean(self) -> Array:
@@ -89,11 +81,6 @@ class Family(ABC):
     def log_base(self, statistics: Naturals) -> Array | float:
         """Log of the base measure, linear in the statistics for every family here."""
         return 0.0
-
-    def log_density(self, x: Any) -> Array:
-        """log p(x), one number per plate."""
-        known = self.statistics(np.asarray(x, dtype=float))
-        return self.inner(self.natural, known) - self.log_partition() + self.log_base(known)
 
     def entropy(self) -> Array:
         """-E log p, one number per plate."""

@@ -33,8 +33,7 @@ def stirling_digamma(a: Array) -> Array:
 def gamma_kl(shape_q: Array, shape_p: Array, ratio: Array | float = 1.0) -> Array:
     """KL between Gamma distributions with these shapes and ``ratio`` = mean_q * rate_p / shape_p.
 
-    With Stirling's leading terms cancelled by hand every summand is small where the divergence is, so that shapes of
-    1e12 keep their digits.
+    Stirling's leading terms are cancelled by hand, so that shapes of 1e12 keep their digits.
     """
     return np.asarray(
         shape_p * excess(ratio) + 0.5 * excess(shape_p / shape_q) - (shape_q - shape_p) * stirling_digamma(shape_q)
@@ -66,9 +65,6 @@ class Gamma(Family):
 
     def mean_parameters(self) -> Naturals:
         return digamma(self.shape) - np.log(self.rate), self.shape / self.rate
-
-    def statistics(self, x: Array) -> Naturals:
-        return np.log(x), x
 
     @property
     def mean(self) -> Array:
@@ -137,9 +133,6 @@ class Wishart(Family):
         log_det = np.linalg.slogdet(self.rate)[1]
         return digamma(self._halves()).sum(-1) + self.dimension * np.log(2.0) - log_det, self.mean
 
-    def statistics(self, x: Array) -> Naturals:
-        return np.linalg.slogdet(x)[1], x
-
     @property
     def mean(self) -> Array:
         return self.dof[..., None, None] * np.linalg.inv(self.rate)
@@ -192,9 +185,6 @@ class Beta(Family):
     def mean_parameters(self) -> Naturals:
         return tuple(np.moveaxis(self.both.mean_parameters()[0], -1, 0))
 
-    def statistics(self, x: Array) -> Naturals:
-        return np.log(x), np.log1p(-x)
-
     @property
     def mean(self) -> Array:
         return self.a / (self.a + self.b)
@@ -233,9 +223,6 @@ class Dirichlet(Family):
         alpha = self.concentration
         return (digamma(alpha) - digamma(alpha.sum(-1))[..., None],)
 
-    def statistics(self, x: Array) -> Naturals:
-        return (np.log(x),)
-
     @property
     def mean(self) -> Array:
         alpha = self.concentration
@@ -270,9 +257,6 @@ class Categorical(Family):
 
     def mean_parameters(self) -> Naturals:
         return (self.probabilities,)
-
-    def statistics(self, x: Array) -> Naturals:
-        return ((np.asarray(x)[..., None] == np.arange(self.natural[0].shape[-1])).astype(float),)
 
     @property
     def mean(self) -> Array:

@@ -1,7 +1,6 @@
 """Normal distributions by precision and precision times mean, and a mean and its precision together.
 
-Their natural parameters hold second moments about zero, so data far from the origin cost digits: shift the data first
-(the ready models do).
+Data far from the origin cost digits of the second moments: shift the data first (the ready models do).
 """
 
 from abc import abstractmethod
@@ -46,9 +45,6 @@ class Normal(Family):
 
     def mean_parameters(self) -> Naturals:
         return self.mean, self.mean**2 + self.variance
-
-    def statistics(self, x: Array) -> Naturals:
-        return x, x * x
 
     def entropy(self) -> Array:
         return np.asarray(0.5 - 0.5 * np.log(self.precision) + HALF_LOG_2PI)
@@ -117,9 +113,6 @@ class MultivariateNormal(Family):
     def mean_parameters(self) -> Naturals:
         return self.mean, self.covariance + self.mean[..., :, None] * self.mean[..., None, :]
 
-    def statistics(self, x: Array) -> Naturals:
-        return x, x[..., :, None] * x[..., None, :]
-
     def entropy(self) -> Array:
         return np.asarray(self.dimension * (0.5 + HALF_LOG_2PI) - 0.5 * self._log_det())
 
@@ -170,10 +163,6 @@ class NormalGamma(Family):
         log_tau, tau = self.precision.mean_parameters()
         m = self.mean
         return m * tau, 1.0 / self.kappa + m * m * tau, tau, log_tau
-
-    def statistics(self, x: Array) -> Naturals:
-        mu, tau = x[..., 0], x[..., 1]
-        return tau * mu, tau * mu * mu, tau, np.log(tau)
 
     def kl(self, other: Self) -> Array:
         gap = self.mean - other.mean
@@ -249,12 +238,6 @@ class NormalWishart(MeanAndPrecision):
         scatter = self.natural[0][..., :, None] * self.mean[..., None, :]
         return Wishart.from_natural((self.natural[3] - 0.5, self.natural[2] + 0.5 * scatter))
 
-    def statistics(self, x: Array) -> Naturals:
-        """``x`` holds mu in its last column and L before it: (..., D, D + 1)."""
-        L, mu = x[..., :-1], x[..., -1]
-        Lm = matvec(L, mu)
-        return Lm, (mu * Lm).sum(-1), L, np.linalg.slogdet(L)[1]
-
     def sample(self, n: int, rng: np.random.Generator | int | None = None) -> Array:
         """L and, as last column, mu: (n, ..., D, D + 1)."""
         rng = generator(rng)
@@ -284,11 +267,6 @@ class TiedNormalWishart(MeanAndPrecision):
     def precision(self) -> Wishart:
         return Wishart.from_natural((np.asarray(self.natural[3] - 0.5 * len(self.kappa)),
                                      self.natural[2] + 0.5 * self.natural[0].T @ self.mean))
-
-    def statistics(self, x: Array) -> Naturals:
-        """``x`` holds the means in its first K rows and L below them: (K + D, D)."""
-        mu, L = x[: len(self.kappa)], x[len(self.kappa) :]
-        return mu @ L, ((mu @ L) * mu).sum(-1), L, np.asarray(np.linalg.slogdet(L)[1])
 
     def sample(self, n: int, rng: np.random.Generator | int | None = None) -> Array:
         """The means in the first K rows, L below: (n, K + D, D)."""

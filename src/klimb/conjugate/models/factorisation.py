@@ -1,14 +1,9 @@
 """Matrices of low rank with missing entries: probabilistic PCA, and factorisation of numbers, labels and counts.
 
-Counts go by the fixed point of [S], for an f = u'v that is not Gaussian: under independent Gaussians q(u), q(v) the
-linear predictor has no Gaussian distribution, but E e^(u'v) is in closed form, and that is all that the bound of a
-Poisson likelihood with a log link needs. Given q(v) = N(b, B),
+Counts go by the fixed point of [S], for f = u'v: given q(v) = N(b, B),
 
     E e^(u'v) = E_u e^(b'u + u'Bu / 2) = e = exp(...) / sqrt(det(I - V B)),      u ~ N(m, V), V^-1 > B
-
-whose derivatives are moments of the tilted Gaussian with precision P = V^-1 - B and mean t = P^-1 (V^-1 m + b):
-
-    d e / dm = e g,      2 d e / dV = e (g g' + B + B P^-1 B),      g = b + B t.
+    d e / dm = e g,      2 d e / dV = e (g g' + B + B P^-1 B),      g = b + B t,  P = V^-1 - B,  t = P^-1 (V^-1 m + b).
 
 So the operator of [S] Eq. (8) has these matrices in place of gamma_i d_i d_i', and the same ones are Newton's for m.
 """
@@ -16,6 +11,7 @@ So the operator of [S] Eq. (8) has these matrices in place of gamma_i d_i d_i', 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -143,43 +139,37 @@ def _fitted(N: int, D: int, rank: int, y: Array, site: Site | None, seed: int, t
         evidence = normal(f, noise, name="entries").observe(y - level)
     else:
         evidence = potential(site, f).observe(y)
-    turned = _Turn(u, v, relevance)
-    result = fit(evidence, start=start, tol=tol, max_iter=max_iter, callback=callback, improve=turned)
+    result = fit(evidence, start=start, tol=tol, max_iter=max_iter, callback=callback,
+                 improve=_turning(u, v, relevance))
     factors = [result[x] for x in (u, v, across, down, relevance)]
     row_levels = factors[2] if pairs else Normal.from_natural(tuple(part[:, 0] for part in factors[2].natural))
     return MatrixFactorisation(result, factors[0], factors[1], row_levels, factors[3], factors[4],
                                None if noise is None else result[noise], level)
 
 
-class _Turn:
-    """Another pair (R u, R^-T v) with the same products: rows of unit second moment, columns with uncorrelated entries.
+def _turning(u: Variable, v: Variable, relevance: Variable) -> Callable[[NetworkState], NetworkState | None]:
+    """Another pair (R u, R^-T v) with the same products: the priors see R, coordinate ascent finds it slowly."""
+    sweeps = count(1)
 
-    The likelihood does not see R; the priors do, and coordinate ascent finds R only slowly.
-    """
-
-    def __init__(self, u: Variable, v: Variable, relevance: Variable) -> None:
-        self.u, self.v, self.relevance, self.sweeps = u, v, relevance, 0
-
-    def __call__(self, state: NetworkState) -> NetworkState | None:
-        self.sweeps += 1
-        if self.sweeps > ALWAYS and self.sweeps % SELDOM:
+    def turned(state: NetworkState) -> NetworkState | None:
+        sweep = next(sweeps)
+        if sweep > ALWAYS and sweep % SELDOM:
             return None
-        rows = state[self.u].moments[1].mean(0)
-        columns = state[self.v].moments[1].sum(0)
+        rows, columns = state[u].moments[1].mean(0), state[v].moments[1].sum(0)
         try:
             root = np.linalg.cholesky(rows)  # u -> root^-1 u has second moment one
             turn = np.linalg.eigh(root.T @ columns @ root)[1]
         except np.linalg.LinAlgError:
             return None
         forward = root @ turn  # v -> forward' v, u -> forward^-1 u
-        back = np.linalg.inv(forward)
         other = state.copy()
-        other[self.u], other[self.v] = _moved(state[self.u], forward.T), _moved(state[self.v], back)
-        a, _ = state[self.relevance].natural
+        other[u], other[v] = _moved(state[u], forward.T), _moved(state[v], np.linalg.inv(forward))
         # the best relevance for the turned columns, given its shape (which R does not change)
-        prior = self.relevance.conditional.natural(other)[1]
-        other[self.relevance] = Gamma.from_natural((a, prior - 0.5 * np.diagonal(other[self.v].moments[1].sum(0))))
+        prior = relevance.conditional.natural(other)[1] - 0.5 * np.diagonal(other[v].moments[1].sum(0))
+        other[relevance] = Gamma.from_natural((state[relevance].natural[0], prior))
         return other
+
+    return turned
 
 
 def _moved(factor: Family, dual: Array) -> MultivariateNormal:

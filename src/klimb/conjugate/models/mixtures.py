@@ -147,8 +147,7 @@ def hidden_markov(y: Any, n_states: int, *, emission: Literal["normal", "poisson
     if not 1 <= K <= len(seen):
         raise InputError(f"n_states must lie in 1..{len(seen)}, the number of rows seen", f"{n_states}", "Use fewer.")
     sizes = (T,) if lengths is None else tuple(int(n) for n in np.atleast_1d(lengths))
-    if sum(sizes) != T:
-        raise InputError(f"lengths must add up to the {T} rows of y", f"{sum(sizes)}", "Lay the sequences end to end.")
+    require(sum(sizes) == T, f"lengths must add up to the {T} rows of y", sum(sizes), "Lay the sequences end to end.")
     first = dirichlet(np.full(K, concentration), name="first")
     step = dirichlet(concentration + stickiness * np.eye(K), name="step")
     z = chain(first, step, lengths=sizes, name="states")
@@ -208,10 +207,6 @@ class LatentDirichlet:
                 break
         found: Dirichlet = state[theta]
         return found
-
-    def top_words(self, count: int = 10) -> Any:
-        """Indices of the most probable words of each topic."""
-        return np.argsort(-self.words.mean, axis=1)[:, :count]
 
 
 def latent_dirichlet(counts: Any, n_topics: int, *, share_prior: float | None = None, word_prior: float | None = None,
