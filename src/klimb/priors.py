@@ -69,13 +69,11 @@ class Normal(NamedPrior):
 
 
 class PositivePrior(Prior):
-    """A density on the positive numbers; ``many`` says that ``log_density`` takes arrays of values as well."""
-
-    many: ClassVar[bool] = False
+    """A density on the positive numbers."""
 
     @abstractmethod
     def log_density(self, value: Any) -> Any:
-        """Log density of the value."""
+        """Log density of a value, or of many."""
 
     @abstractmethod
     def slope(self, value: float) -> float:
@@ -99,14 +97,13 @@ class Exponential(NamedPrior, PositivePrior):
     size^-1/2 is the coefficient of variation that they add. Power -dim/2 is for lengthscales over ``dim`` inputs.
     """
 
-    any_sign, many = ("power",), True
+    any_sign = ("power",)
     mean: float = 1.0
     power: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.power == 0.0:
-            raise InputError("exponential needs a power other than 0", "0", "Leave it out for standard deviations.")
+        require(self.power, "exponential needs a power other than 0", 0, "Leave it out for standard deviations.")
 
     def log_density(self, value: Any) -> Any:
         p, log_value = self.power, np.log(value)
@@ -136,7 +133,6 @@ class Exponential(NamedPrior, PositivePrior):
 class HalfNormal(NamedPrior, PositivePrior):
     """The positive half of N(0, sd^2)."""
 
-    many = True
     sd: float = 1.0
 
     def log_density(self, value: Any) -> Any:
@@ -160,9 +156,9 @@ class LogNormal(NamedPrior, PositivePrior):
     median: float = 1.0
     sd: float = 1.0
 
-    def log_density(self, value: float) -> float:
-        score = (math.log(value) - math.log(self.median)) / self.sd
-        return -0.5 * score**2 - math.log(self.sd * value) - 0.5 * math.log(2.0 * math.pi)
+    def log_density(self, value: Any) -> Any:
+        score = (np.log(value) - math.log(self.median)) / self.sd
+        return -0.5 * score**2 - np.log(self.sd * value) - 0.5 * math.log(2.0 * math.pi)
 
     def slope(self, value: float) -> float:
         return -(math.log(value) - math.log(self.median)) / self.sd**2 - 1.0
@@ -182,9 +178,9 @@ class Gamma(NamedPrior, PositivePrior):
     shape: float
     rate: float
 
-    def log_density(self, value: float) -> float:
+    def log_density(self, value: Any) -> Any:
         a = self.shape
-        return a * math.log(self.rate) - math.lgamma(a) + (a - 1.0) * math.log(value) - self.rate * value
+        return a * math.log(self.rate) - math.lgamma(a) + (a - 1.0) * np.log(value) - self.rate * value
 
     def slope(self, value: float) -> float:
         return self.shape - 1.0 - self.rate * value
@@ -201,8 +197,8 @@ class Gamma(NamedPrior, PositivePrior):
 class LogFlat(PositivePrior):
     """Flat in the logarithm of the value: no opinion on its size. It is improper."""
 
-    def log_density(self, value: float) -> float:
-        return -math.log(value)
+    def log_density(self, value: Any) -> Any:
+        return -np.log(value)
 
     def slope(self, value: float) -> float:
         return -1.0
@@ -246,8 +242,9 @@ class Uniform(NamedPrior, PositivePrior):
         require(self.lower < self.upper, "uniform needs lower < upper", f"{self.lower} and {self.upper}",
                 "Pass the smaller one first.")
 
-    def log_density(self, value: float) -> float:
-        return -math.log(self.upper - self.lower) if self.lower <= value <= self.upper else -math.inf
+    def log_density(self, value: Any) -> Any:
+        inside = (self.lower <= value) & (value <= self.upper)
+        return np.where(inside, -math.log(self.upper - self.lower), -np.inf)[()]
 
     def slope(self, value: float) -> float:
         return 0.0

@@ -64,10 +64,11 @@ def test_depends_on_the_seed_only() -> None:
 
 def test_tasks_can_be_sent_to_other_processes() -> None:
     import pickle
+    from functools import partial
 
-    from klimb.models.calibrate import _Task
+    from klimb.models.calibrate import _looked_up
 
-    task = _Task(klimb.latents.Weights(X), klimb.sites.Logistic(), np.arange(3), False, 1e-6)
+    task = partial(_looked_up, klimb.latents.Weights(X), klimb.sites.Logistic(), np.arange(3), False, 1e-6)
     seed = np.random.SeedSequence(1)
     here, there = task(seed), pickle.loads(pickle.dumps(task))(seed)
     assert here is not None

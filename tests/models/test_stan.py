@@ -74,9 +74,9 @@ def joint(fit: Any, theta: Any, w: Any) -> float:
 def volume(program: Any, theta: Any) -> float:
     """log |dw / dz| of terms whose parameters are in units of their prior's root, or of what rows and prior say."""
     here, total = program.model.moved(theta), 0.0
-    for found in program.blocks:  # Stan has logits, of which theta is the asinh
-        own = theta[program.model.theta.slice_of(found.block)]
-        logits = found.block.unconstrained(own)
+    for block, _ in program.blocks:  # Stan has logits, of which theta is the asinh
+        own = theta[program.model.theta.slice_of(block)]
+        logits = block.unconstrained(own)
         total -= 0.5 * float(np.log1p(logits[logits != own] ** 2).sum())
     for found in program.terms:
         if found.centred:

@@ -141,7 +141,7 @@ def test_errors():
     fit = fixed(process(slice(0, OLD), site), y[:OLD])
     with pytest.raises(InputError, match="at one value of its hyperparameters, with its data"):
         replace(fit, data=None).update(X[:1], y[:1])
-    with pytest.raises(InputError, match=r"X_new must have at least one row and 2 columns; got shape \(20, 1\)"):
+    with pytest.raises(InputError, match=r"X_new must have 2 columns; got shape \(20, 1\)"):
         fit.update(X[OLD:, 0], y[OLD:])
     with pytest.raises(InputError, match="y_new must have 20 entries; got 19"):
         fit.update(X[OLD:], y[OLD + 1 :])

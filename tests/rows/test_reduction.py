@@ -14,11 +14,10 @@ import scipy.sparse as sp
 
 import klimb
 from klimb.errors import InputError
-from klimb.infer.rows import SumsFit, block_sums, fit_by_sums, total_sums
+from klimb.infer.rows import Block, Rows, SumsFit, block_sums, fit_by_sums, rows_of, total_sums
 from klimb.latents.linear import WeightPrior
 from klimb.latents.weights_posterior import DenseWeights
 from klimb.rows.kernel_rows import RowSource
-from klimb.rows.reduction import Block, Rows, rows_of
 
 COV = np.array([2.0, 0.5, 1.0, 3.0])
 

@@ -21,10 +21,9 @@ from klimb.rows.distinct import Rows, distinct_rows
 from klimb.rows.scaling import CentredDesign, Scaling
 from klimb.sklearn import GLMClassifier, GLMRegressor, GPClassifier, GPRegressor, SparseLinearRegressor, gp
 from klimb.sklearn.gp import LEVEL
-from klimb.terms import sparsity
+from klimb.terms import ridge
 from klimb.terms.fixed import WIDTH as INTERCEPT
-from klimb.terms.ridge import Ridge
-from klimb.terms.sparsity import Sparse
+from klimb.terms.ridge import Ridge, Sparse
 
 
 @pytest.fixture
@@ -173,7 +172,7 @@ def test_gradients_of_gaussian_processes(inducing: int | None, rng: np.random.Ge
 def test_gradients_of_sparse_models(prior: str, rng: np.random.Generator) -> None:
     X = rng.standard_normal((25, 4))
     given = matrix_data(X, 2.0 * X[:, 0] + rng.standard_normal(25), "gaussian")
-    model = given.model(Scaling.of(X, None, intercept=True), partial(Sparse.of_matrix, density=prior), {})
+    model = given.model(Scaling.of(X, None, intercept=True), partial(Sparse.of_matrix, density_name=prior), {})
     check_gradient(model.moved(model.at + [1.0, 0.0]), given.data)
 
 
@@ -213,7 +212,7 @@ def test_the_taper_leaves_no_trace(prior: str, rng: np.random.Generator, monkeyp
     y = X[:, 0] + 0.5 * rng.standard_normal(30)
     fits = []
     for taper in (1e3, 1e4):
-        monkeypatch.setattr(sparsity, "TAPER", taper)
+        monkeypatch.setattr(ridge, "TAPER", taper)
         fits.append(SparseLinearRegressor(prior).fit(X, y))
     assert fits[0].bound_ == pytest.approx(fits[1].bound_, abs=0.02)
     assert np.allclose(fits[0].coef_, fits[1].coef_, atol=1e-2 * fits[0].coef_std_.min())

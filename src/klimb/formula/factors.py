@@ -22,16 +22,15 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from klimb._stored import stored
-from klimb.errors import InputError, listed
-from klimb.formula.errors import FormulaError
+from klimb.errors import InputError, listed, require
 from klimb.formula.functions import FUNCTIONS, bind
 from klimb.formula.nodes import Call, Name, Node
 from klimb.formula.numeric import BSpline, Numeric, PolynomialBasis, learn_bspline, learn_numeric, learn_polynomial
 from klimb.formula.parts import label
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
-from klimb.rows.columns import Codes, Column, is_number, match_levels, rows_named
-from klimb.rows.table import Source, shown_values
+from klimb.rows.columns import Codes, Column, is_number, match_levels, rows_named, shown
+from klimb.rows.table import Source
 
 Product: TypeAlias = tuple[tuple[str, bool], ...]  # (factor, in full?) in the order of the term; () is the intercept
 INTERCEPT = "Intercept"
@@ -59,11 +58,7 @@ def contrast(kind: str, levels: tuple[str, ...], reference: str | None) -> Array
     if kind == "Poly":
         return orthogonal(np.arange(1.0, k + 1.0), k - 1)
     if kind == "Helmert":
-        matrix = np.zeros((k, k - 1))
-        for j in range(k - 1):
-            matrix[: j + 1, j] = -1.0
-            matrix[j + 1, j] = j + 1.0
-        return matrix
+        return np.asarray(np.eye(k, k - 1, -1) * np.arange(1.0, k) - np.triu(np.ones((k, k - 1))))
     left_out = left_out_level(kind, levels, reference)
     matrix = np.delete(np.eye(k), left_out, axis=1)
     if kind == "Sum":
@@ -101,34 +96,18 @@ def _codes(source: Source, column: str, levels: tuple[str, ...], what: str, advi
 @stored("formula.number")
 @dataclass(frozen=True)
 class NumberFactor:
-    """One numeric column."""
+    """One numeric column, or several made of it: ``poly(x, 3)``, ``bs(x, df=5)``."""
 
     name: str
     expression: Numeric
-    levels: tuple[str, ...] = ()
+    basis: PolynomialBasis | BSpline | None = None
 
     def names(self, full: bool) -> tuple[str, ...]:
-        return (self.name,)
+        return (self.name,) if self.basis is None else tuple(f"{self.name}[{j + 1}]" for j in range(self.basis.size))
 
     def block(self, source: Source, full: bool) -> Array:
-        return self.expression.evaluate(source)[:, None]
-
-
-@stored("formula.basis")
-@dataclass(frozen=True)
-class BasisFactor:
-    """Several columns made of one: ``poly(x, 3)``, ``bs(x, df=5)``."""
-
-    name: str
-    expression: Numeric
-    basis: PolynomialBasis | BSpline
-    levels: tuple[str, ...] = ()
-
-    def names(self, full: bool) -> tuple[str, ...]:
-        return tuple(f"{self.name}[{j}]" for j in range(1, self.basis.size + 1))
-
-    def block(self, source: Source, full: bool) -> Array:
-        return self.basis.evaluate(self.expression.evaluate(source), self.name, source)
+        x = self.expression.evaluate(source)
+        return x[:, None] if self.basis is None else self.basis.evaluate(x, self.name, source)
 
 
 @stored("formula.levels")
@@ -162,33 +141,27 @@ class LevelFactor:
         return ones if full else np.delete(ones, left_out_level("Treatment", self.levels, self.reference), axis=1)
 
 
-Factor: TypeAlias = NumberFactor | BasisFactor | LevelFactor
+Factor: TypeAlias = NumberFactor | LevelFactor
 
 
 def learn_factor(node: Name | Call, source: Source, text: str) -> Factor:
     """What the data say about one factor of a formula."""
-    name = label(node)
+    name, role = label(node), "" if isinstance(node, Name) else FUNCTIONS[node.function].role
     if isinstance(node, Name):
         column = source.column(node.name)
         if column.is_factor:
             check_not_numbers(column, source)
-            return learn_levels(node, name, source, text)
-        return _number(name, node, source)
-    role = FUNCTIONS[node.function].role
-    arguments = bind(node, text)
-    if role == "factor":
-        return learn_levels(arguments["x"], name, source, text, arguments)
-    if role == "basis":
+            return learn_levels(node, name, source)
+    elif role in ("factor", "basis"):
+        arguments = bind(node)
+        if role == "factor":
+            return learn_levels(arguments["x"], name, source, arguments)
         expression = learn_numeric(arguments["x"], source)
         learn = learn_polynomial if node.function == "poly" else learn_bspline
         x = expression.evaluate(source)
-        basis = learn(x, source, arguments, node, text)
+        basis = learn(x, source, arguments, node)
         basis.check(x, name, source)
-        return BasisFactor(name, expression, basis)
-    return _number(name, node, source)
-
-
-def _number(name: str, node: Name | Call, source: Source) -> NumberFactor:
+        return NumberFactor(name, expression, basis)
     expression = learn_numeric(node, source)
     expression.evaluate(source)  # may refuse values: better now, when the place in the formula is known
     return NumberFactor(name, expression)
@@ -204,37 +177,31 @@ def check_not_numbers(column: Column, source: Source) -> None:
         rows = np.flatnonzero(np.isin(codes, odd))
         labels = np.array(levels, dtype=object)[codes[rows[:3]]]
         raise InputError(f"column {column.name!r} must hold numbers only or text only",
-                         f"text that is mostly numbers, and {shown_values(labels, source.rows[rows])}",
+                         f"text that is mostly numbers, and {shown(labels, source.rows[rows])}",
                          f"Correct these rows and turn the column into numbers; C({column.name}) takes it as a factor.")
 
 
-def learn_levels(node: Name, name: str, source: Source, text: str,
-                 options: dict[str, Any] | None = None) -> LevelFactor:
+def learn_levels(node: Name, name: str, source: Source, options: dict[str, Any] | None = None) -> LevelFactor:
     """The levels of a column and their coding."""
     codes, found = source.factor(node.name)
     chosen = options or {"contrast": "Treatment", "reference": None, "levels": None}
     levels: Sequence[str] = found
     if chosen["levels"] is not None:
         unknown = [level for level in found if level not in chosen["levels"]]
-        if unknown:
-            raise FormulaError(f"expected levels= with every level of {node.name!r}",
-                               f"{listed(map(repr, unknown), 5)} left out", f"The levels are: {listed(found)}.",
-                               text, node.span)
+        require(not unknown, f"expected levels= with every level of {node.name!r}",
+                f"{listed(map(repr, unknown), 5)} left out", f"The levels are: {listed(found)}.")
         levels = [level for level in chosen["levels"] if level in set(found)]
     reference = chosen["reference"]
     if source.waiting is not None and reference is None and chosen["contrast"] == "Treatment":
         seen = {found[k] for k in np.unique(codes)}  # a level that only waits is compared with, never to
         reference = next(level for level in levels if level in seen)
     if reference is not None:
-        if reference not in levels:
-            raise FormulaError(f"expected a level of {node.name!r} as reference", repr(reference),
-                               f"The levels are: {listed(levels)}.", text, node.span)
-        if chosen["contrast"] not in ("Treatment", "Sum"):
-            raise FormulaError("expected reference= with Treatment or Sum", chosen["contrast"],
-                               "The other contrasts have no reference level.", text, node.span)
-    if chosen["contrast"] == "Poly" and len(levels) > 40:
-        raise FormulaError("expected at most 40 levels for Poly", f"{len(levels)}", "Use s(x) or poly(x, 3).", text,
-                           node.span)
+        require(reference in levels, f"expected a level of {node.name!r} as reference", repr(reference),
+                f"The levels are: {listed(levels)}.")
+        require(chosen["contrast"] in ("Treatment", "Sum"), "expected reference= with Treatment or Sum",
+                chosen["contrast"], "The other contrasts have no reference level.")
+    require(chosen["contrast"] != "Poly" or len(levels) <= 40, "expected at most 40 levels for Poly", len(levels),
+            "Use s(x) or poly(x, 3).")
     return LevelFactor(name, node.name, tuple(levels), chosen["contrast"], reference)
 
 
@@ -379,7 +346,7 @@ def learn_response(node: Node, source: Source, text: str) -> LeftSide:
         return _checked(LeftSide(node.name, "number", (node.name,), learn_numeric(node, source)), source)
     if isinstance(node, Call):
         role = FUNCTIONS[node.function].role
-        arguments = bind(node, text)
+        arguments = bind(node)
         if role == "response":
             if node.function == "Surv":
                 expression = learn_numeric(arguments["time"], source)
@@ -391,9 +358,9 @@ def learn_response(node: Node, source: Source, text: str) -> LeftSide:
             expression = learn_numeric(node, source)
             if all(step.function not in ("standardize", "scale", "center") for step in expression.steps):
                 return _checked(LeftSide(label(node), "number", (expression.column,), expression), source)
-    raise FormulaError("expected one response left of ~", str(node),
-                       "Write y, log(y) or another function of one column, cbind(successes, failures), p(y, n), "
-                       "y | trials(n) or Surv(time, status).", text, node.span)
+    raise InputError("expected one response left of ~", str(node),
+                     "Write y, log(y) or another function of one column, cbind(successes, failures), p(y, n), "
+                     "y | trials(n) or Surv(time, status).")
 
 
 def _checked(response: LeftSide, source: Source) -> LeftSide:

@@ -6,9 +6,11 @@ functions when they are registered (`klimb.terms`).
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from klimb.errors import listed, nearest
 from klimb.formula.errors import FormulaError
-from klimb.formula.nodes import Call, Dot, Items, Name, Node, Number, Text, Word
+from klimb.formula.nodes import Call, Dot, Items, Name, Node, Value
 
 REQUIRED = object()
 
@@ -50,16 +52,20 @@ class Function(NamedTuple):
 
 _X = Parameter("x", "numeric")
 
+# Functions of each number: what they do, the smallest argument, whether that itself is allowed, and all of it in words.
+ELEMENTWISE = {
+    "log": (np.log, 0.0, False, "natural logarithm; needs x > 0"),
+    "log1p": (np.log1p, -1.0, False, "log(1 + x); needs x > -1"),
+    "log2": (np.log2, 0.0, False, "logarithm to base 2; needs x > 0"),
+    "log10": (np.log10, 0.0, False, "logarithm to base 10; needs x > 0"),
+    "sqrt": (np.sqrt, 0.0, True, "square root; needs x >= 0"),
+    "exp": (np.exp, -np.inf, False, "exponential"),
+    "abs": (np.abs, -np.inf, False, "absolute value"),
+}
 FUNCTIONS: dict[str, Function] = {
     function.name: function
     for function in (
-        Function("log", "elementwise", (_X,), "natural logarithm; needs x > 0"),
-        Function("log1p", "elementwise", (_X,), "log(1 + x); needs x > -1"),
-        Function("log2", "elementwise", (_X,), "logarithm to base 2; needs x > 0"),
-        Function("log10", "elementwise", (_X,), "logarithm to base 10; needs x > 0"),
-        Function("sqrt", "elementwise", (_X,), "square root; needs x >= 0"),
-        Function("exp", "elementwise", (_X,), "exponential"),
-        Function("abs", "elementwise", (_X,), "absolute value"),
+        *(Function(name, "elementwise", (_X,), words) for name, (*_, words) in ELEMENTWISE.items()),
         Function("standardize", "stateful", (_X,), "(x - mean) / sd, with mean and sd of the data of the fit"),
         Function("scale", "stateful", (_X,), "the same as standardize"),
         Function("center", "stateful", (_X,), "x - mean"),
@@ -107,7 +113,7 @@ def lookup(call: Call, text: str) -> Function:
                        "columns in your data first.".strip(), text, call.name_span)
 
 
-def bind(call: Call, text: str) -> dict[str, Any]:
+def bind(call: Call, text: str = "") -> dict[str, Any]:
     """The arguments of ``call`` by parameter name, checked; nodes for columns, plain values for the rest."""
     function = lookup(call, text)
     known = {parameter.name: parameter for parameter in function.parameters}
@@ -192,14 +198,14 @@ def _as(kind: str, value: Node) -> Any:
     match kind, value:
         case ("numeric", Name() | Call()) | ("column", Name()):
             return value
-        case "whole", Number(value=number) if number.is_integer():
+        case "whole", Value(value=float() as number) if number.is_integer():
             return int(number)
-        case (("number", Number(value=plain)) | ("flag", Word(value=(True | False) as plain))
-              | ("word" | "object" | "level", Text(value=plain)) | ("word" | "object", Name(name=plain))):
+        case (("number", Value(value=float() as plain)) | ("flag", Value(value=(True | False) as plain))
+              | ("word" | "object" | "level", Value(value=str() as plain)) | ("word" | "object", Name(name=plain))):
             return plain
-        case "level", Number() | Word():
+        case "level", Value():
             return str(value)
-        case "contrast", Text(value=word) | Name(name=word):
+        case "contrast", Value(value=str() as word) | Name(name=word):
             return CONTRASTS.get(word.lower().removeprefix("contr."), _UNFIT)
         case ("numbers" | "levels"), Items(items=items) if items:
             found = tuple(_as(kind.removesuffix("s"), item) for item in items)

@@ -15,11 +15,12 @@ The order in which operators bind is R's.
 """
 
 from collections.abc import Callable
+from math import isfinite
 from typing import NamedTuple
 
-from klimb.formula.errors import FormulaError
+from klimb.formula.errors import FormulaError, Span
 from klimb.formula.functions import bind
-from klimb.formula.nodes import WORDS, Bar, Call, Dot, Items, Name, Node, Number, Operation, Text, Token, Word, tokenize
+from klimb.formula.nodes import WORDS, Bar, Call, Dot, Items, Name, Node, Operation, Token, Value, tokenize
 
 DEEPEST = 60  # nested parentheses; far beyond what anybody writes, far below Python's own limit
 LONGEST = 100_000  # characters
@@ -163,7 +164,7 @@ class _Parser:
                                  "(a + b + c)^2 means all terms up to two-way interactions; "
                                  "for the square of a column use poly(x, 2).")
             self.take()
-            right = Number(float(exponent.text), exponent.span)
+            right = Value(float(exponent.text), exponent.span)
             left = Operation("^", left, right, (left.span[0], exponent.span[1]), token.span)
             if self.token.is_operator("^", "**"):
                 raise self.wrong("one power", "Use parentheses.")
@@ -180,7 +181,7 @@ class _Parser:
             return Name(token.text, token.span)
         if token.kind == "number":
             self.take()
-            return self.finite(Number(float(token.text), token.span))
+            return self.finite(token.text, token.span)
         if token.kind == "string":
             raise self.wrong("a term", f"Names of columns go between back-quotes: `{token.text}`.")
         if token.is_operator("."):
@@ -250,19 +251,19 @@ class _Parser:
             if self.token.kind != "number":
                 raise self.wrong("a number after the sign", _ARITHMETIC)
             number = self.take()
-            return self.finite(Number(float(sign.text + number.text), (sign.span[0], number.span[1])))
+            return self.finite(sign.text + number.text, (sign.span[0], number.span[1]))
         if token.kind == "number":
             self.take()
-            return self.finite(Number(float(token.text), token.span))
+            return self.finite(token.text, token.span)
         if token.kind == "string":
             self.take()
-            return Text(token.text, token.span)
+            return Value(token.text, token.span)
         if token.kind == "name":
             if not token.quoted and self.tokens[self.position + 1].is_operator("("):
                 return self.items(")", 2) if token.text == "c" else self.call()
             self.take()
             if not token.quoted and token.text in WORDS:
-                return Word(_WORDS[token.text], token.span)
+                return Value(_WORDS[token.text], token.span)
             return Name(token.text, token.span)
         if token.is_operator("["):
             return self.items("]", 1)
@@ -271,11 +272,11 @@ class _Parser:
             return Dot(token.span)
         raise self.wrong("an argument", _ARITHMETIC if token.is_operator("(") else "Check the parentheses and commas.")
 
-    def finite(self, number: Number) -> Number:
-        if number.value in (float("inf"), float("-inf")):
-            raise FormulaError("expected a finite number", self.text[slice(*number.span)], "Use a smaller one.",
-                               self.text, number.span)
-        return number
+    def finite(self, number: str, span: Span) -> Value:
+        if not isfinite(float(number)):
+            raise FormulaError("expected a finite number", self.text[slice(*span)], "Use a smaller one.", self.text,
+                               span)
+        return Value(float(number), span)
 
     def items(self, closing: str, opening: int) -> Items:
         """``[1, 2]``, or ``c(1, 2)`` as in R."""

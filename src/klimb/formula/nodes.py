@@ -94,36 +94,17 @@ class Name:
 
 
 @dataclass(frozen=True)
-class Number:
-    """0 and 1 as terms; any number as an argument."""
+class Value:
+    """0 and 1 as terms; any number, a string, True, False or None as an argument."""
 
-    value: float
+    value: float | str | bool | None
     span: Span = field(compare=False)
 
     def __str__(self) -> str:
-        return repr(int(self.value)) if self.value == int(self.value) and abs(self.value) < 1e15 else repr(self.value)
-
-
-@dataclass(frozen=True)
-class Text:
-    """A string, as an argument."""
-
-    value: str
-    span: Span = field(compare=False)
-
-    def __str__(self) -> str:
-        return '"' + self.value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-@dataclass(frozen=True)
-class Word:
-    """True, False or None, as an argument."""
-
-    value: bool | None
-    span: Span = field(compare=False)
-
-    def __str__(self) -> str:
-        return repr(self.value)
+        if isinstance(self.value, str):
+            return '"' + self.value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        whole = isinstance(self.value, float) and self.value.is_integer() and abs(self.value) < 1e15
+        return f"{self.value:.0f}" if whole else repr(self.value)
 
 
 @dataclass(frozen=True)
@@ -190,7 +171,7 @@ class Bar:
         return f"({self.effects} {'|' if self.correlated else '||'} {self.groups})"
 
 
-Node: TypeAlias = Name | Number | Text | Word | Items | Call | Dot | Operation | Bar
+Node: TypeAlias = Name | Value | Items | Call | Dot | Operation | Bar
 
 
 def children(node: Node) -> tuple[Node, ...]:

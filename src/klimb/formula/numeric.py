@@ -10,23 +10,12 @@ import numpy as np
 
 from klimb._stored import stored
 from klimb.errors import InputError, require
-from klimb.formula.errors import FormulaError
-from klimb.formula.functions import bind
+from klimb.formula.functions import ELEMENTWISE, bind
 from klimb.formula.nodes import Call, Name
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_interpolate
 from klimb.rows.table import Source
 
-# function: (its value, smallest argument, whether that argument itself is allowed)
-_ELEMENTWISE = {
-    "log": (np.log, 0.0, False),
-    "log1p": (np.log1p, -1.0, False),
-    "log2": (np.log2, 0.0, False),
-    "log10": (np.log10, 0.0, False),
-    "sqrt": (np.sqrt, 0.0, True),
-    "exp": (np.exp, -np.inf, False),
-    "abs": (np.abs, -np.inf, False),
-}
 _LEARNS = {"standardize": 2, "scale": 2, "center": 1}  # numbers that a function keeps
 LOST = 1e-13  # what a power adds to the lower ones, over itself: rounding leaves nothing of less
 
@@ -40,14 +29,14 @@ class CodedStep:
     learnt: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        learns = 0 if self.function in _ELEMENTWISE else _LEARNS.get(self.function)
+        learns = 0 if self.function in ELEMENTWISE else _LEARNS.get(self.function)
         if learns != len(self.learnt) or 0.0 in self.learnt[1:] or not np.isfinite(self.learnt).all():
             raise InputError("a function must be one that this version knows, with the numbers that it learnt",
                              f"{self.function!r} with {self.learnt}", "The file may be damaged.")
 
     def apply(self, values: Array, source: Source, inner: str) -> Array:
-        if self.function in _ELEMENTWISE:
-            function, lowest, included = _ELEMENTWISE[self.function]
+        if self.function in ELEMENTWISE:
+            function, lowest, included, _ = ELEMENTWISE[self.function]
             with np.errstate(all="ignore"):
                 good = values >= lowest if included else values > lowest
                 sign = ">=" if included else ">"
@@ -89,12 +78,12 @@ def learn_numeric(node: Any, source: Source) -> Numeric:
     chain: list[str] = []
     while isinstance(node, Call):
         chain.append(node.function)
-        node = bind(node, "")["x"]
+        node = bind(node)["x"]
     assert isinstance(node, Name)
     expression = Numeric(node.name)
     for function in reversed(chain):
         learnt: tuple[float, ...] = ()
-        if function not in _ELEMENTWISE:
+        if function not in ELEMENTWISE:
             values = expression.evaluate(source)
             learnt = moments(values, f"{function}({expression})", weights=source.weights)[: _LEARNS[function]]
         expression = Numeric(expression.column, (*expression.steps, CodedStep(function, learnt)))
@@ -122,10 +111,7 @@ def moments(values: Array, what: str, *, weights: Array | None = None) -> tuple[
 
 
 def counted_quantile(values: Array, counts: Array | None, p: Any) -> Array:
-    """Quantiles of values that count several times, interpolated between neighbours as those of repeated values.
-
-    Without ``counts`` each counts once, and ``p`` is one number.
-    """
+    """Quantiles of values that count several times, as if they were repeated; one, where each counts once (None)."""
     if counts is None:
         place = p * (len(values) - 1.0)
         at = int(place)
@@ -215,23 +201,19 @@ class PolynomialBasis:
         return np.column_stack(columns)
 
 
-def learn_polynomial(x: Array, source: Source, arguments: dict[str, Any], node: Call, text: str) -> PolynomialBasis:
+def learn_polynomial(x: Array, source: Source, arguments: dict[str, Any], node: Call) -> PolynomialBasis:
     """Orthogonalise 1, x, x^2, ... over the data (Stieltjes' procedure); a row of weight 2 counts twice."""
     degree = arguments["degree"]
-    if not 1 <= degree <= 50:
-        raise FormulaError("expected a degree from 1 to 50", str(degree), "Use s(x) for flexible curves.", text,
-                           node.span)
+    require(1 <= degree <= 50, "expected a degree from 1 to 50", str(degree), "Use s(x) for flexible curves.")
     if arguments["raw"]:
         size, reach = float(np.abs(x).max(initial=0.0)), 0.5 * float(np.ptp(x)) if len(x) else 0.0
-        if 0.0 < (reach / (size or 1.0)) ** degree < LOST:
-            raise FormulaError("expected powers that keep their digits", f"values of {size:.3g} that differ by at most "
-                               f"{2 * reach:.3g}", f"Use poly({arguments['x']}, {degree}), which is the same curve, or "
-                               "subtract a round number from the column first.", text, node.span)
+        require(not 0.0 < (reach / (size or 1.0)) ** degree < LOST, "expected powers that keep their digits",
+                f"values of {size:.3g} that differ by at most {2 * reach:.3g}",
+                f"Use poly({arguments['x']}, {degree}), which is the same, or subtract a round number first.")
         return PolynomialBasis(degree, (), ())
     distinct = len(np.unique(x))
-    if distinct <= degree:
-        raise FormulaError(f"expected at least {degree + 1} different values for degree {degree}", f"{distinct}",
-                           "Lower the degree.", text, node.span)
+    require(distinct > degree, f"expected at least {degree + 1} different values for degree {degree}", distinct,
+            "Lower the degree.")
     low, high = float(x.min()), float(x.max())
     shift, size = 0.5 * low + 0.5 * high, 0.5 * high - 0.5 * low
     t = (x - shift) / size
@@ -275,32 +257,27 @@ class BSpline:
         return np.asarray(basis.toarray()[:, 1:])
 
 
-def learn_bspline(x: Array, source: Source, arguments: dict[str, Any], node: Call, text: str) -> BSpline:
+def learn_bspline(x: Array, source: Source, arguments: dict[str, Any], node: Call) -> BSpline:
     """Inner knots at quantiles, unless they are given; a row of weight 2 counts twice."""
     degree, df, knots = arguments["degree"], arguments["df"], arguments["knots"]
-    if not 0 <= degree <= 10:
-        raise FormulaError("expected a degree from 0 to 10", str(degree), "3 is the usual one.", text, node.span)
+    require(0 <= degree <= 10, "expected a degree from 0 to 10", str(degree), "3 is the usual one.")
     lower = float(x.min()) if arguments["lower"] is None else arguments["lower"]
     upper = float(x.max()) if arguments["upper"] is None else arguments["upper"]
-    if knots is not None and df is not None and len(knots) + degree != df:
-        raise FormulaError("expected df or knots", "both, and they disagree",
-                           f"These knots make df={len(knots) + degree}.", text, node.span)
+    if knots is not None and df is not None:
+        require(len(knots) + degree == df, "expected df or knots", "both, and they disagree",
+                f"These knots make df={len(knots) + degree}.")
     if knots is None:
         df = degree if df is None else df
         inner = df - degree
-        if inner < 0:
-            raise FormulaError(f"expected df of at least the degree, {degree}", str(df),
-                               "Raise df or lower the degree.", text, node.span)
-        if df > 1000:
-            raise FormulaError("expected df of at most 1000", str(df), "Use s(x) or gp(x).", text, node.span)
+        require(inner >= 0, f"expected df of at least the degree, {degree}", str(df), "Raise df or lower the degree.")
+        require(df <= 1000, "expected df of at most 1000", str(df), "Use s(x) or gp(x).")
         inside = (x >= lower) & (x <= upper)
         knots = ()
         if inner and inside.any():
             knots = counted_quantile(x[inside], source.counts[inside], np.linspace(0, 1, inner + 2)[1:-1])
     inner_knots = tuple(sorted(float(knot) for knot in knots))
     require(lower < upper, f"{node} needs a column that varies", f"{lower:g} in every row", "Leave it out.")
-    if inner_knots and not lower < inner_knots[0] <= inner_knots[-1] < upper:
-        raise FormulaError(f"expected inner knots between {lower:g} and {upper:g}",
-                           ", ".join(f"{k:g}" for k in inner_knots),
-                           "Use fewer columns, or knots inside the range.", text, node.span)
+    require(not inner_knots or lower < inner_knots[0] <= inner_knots[-1] < upper,
+            f"expected inner knots between {lower:g} and {upper:g}", ", ".join(f"{k:g}" for k in inner_knots),
+            "Use fewer columns, or knots inside the range.")
     return BSpline(degree, inner_knots, lower, upper)

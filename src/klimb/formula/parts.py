@@ -16,7 +16,7 @@ from klimb.errors import listed, nearest
 from klimb.formula.errors import FormulaError, Span
 from klimb.formula.functions import FUNCTIONS, columns_of
 from klimb.formula.grammar import Formula
-from klimb.formula.nodes import Bar, Call, Dot, Name, Node, Number, Operation, walk
+from klimb.formula.nodes import Bar, Call, Dot, Name, Node, Operation, Value, walk
 
 MOST_TERMS = 5000
 
@@ -148,7 +148,7 @@ class _Expansion:
         if isinstance(node, Operation):  # a sign
             items = self.value(node.right)
             return items if node.operator == "+" else subtract({}, items)
-        if isinstance(node, Number):
+        if isinstance(node, Value):
             if node.value not in (0.0, 1.0):
                 raise self.wrong("0 or 1 among the terms", str(node),
                                  "1 is the intercept, 0 leaves it out; other numbers are no terms.", node.span)
@@ -178,8 +178,8 @@ class _Expansion:
     def combine(self, left: _Items, operation: Operation) -> _Items:
         operator = operation.operator
         if operator == "^":
-            assert isinstance(operation.right, Number)
-            return self.power(left, int(operation.right.value), operation)
+            assert isinstance(operation.right, Value)
+            return self.power(left, int(operation.right.value or 0), operation)
         right = self.value(operation.right)
         if operator == "+":
             return add(left, right)

@@ -5,11 +5,11 @@
 """
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from klimb.errors import InputError, NotPositiveDefiniteError
+from klimb.errors import InputError, NotPositiveDefiniteError, require
 from klimb.infer.problem import Problem
 from klimb.latents.base import Latent, Posterior
 from klimb.numerics.arrays import Array
@@ -125,13 +125,24 @@ class SafeStep(NamedTuple):
         return bool(np.isfinite(self.lipschitz))
 
 
-def largest_safe_step(site: Site, y: Array, low: float, high: float) -> SafeStep:
-    """L, alpha and beta for f(m, v) = E log phi with v in [low, high] and any m.
+def safe_step(site: Site, y: Any, variances: tuple[float, float]) -> SafeStep:
+    """The largest beta that [A] section 4 calls safe for `klimb.steps.Proximal` on one datum each of ``y``.
 
-    The Hessian of f in (m, v) is -[[gamma, gamma_m / 2], [gamma_m / 2, gamma_v / 2]]; L is the largest norm of it on a
-    grid of m up to 40 either way, and infinite where it still grows there. The left side of [A] Eq. (8) is
-    dm^2 / v_k + dv^2 / (2 v_k v_(k+1)), so that alpha = min(1 / high, 1 / (2 high^2)).
+    ``variances`` is the range in which the variance at the site stays; for a log-concave site it ends at the prior's.
+    ``lipschitz`` is infinite, and ``beta`` 0, where the gradient of the expected log likelihood is not Lipschitz there,
+    as for counts with a log link: then no fixed step is safe.
+
+    >>> import klimb
+    >>> logistic, poisson = (klimb.methods.safe_step(site, [1], (0.1, 2.0))
+    ...                      for site in (klimb.sites.Logistic(), klimb.sites.Poisson()))
+    >>> print(f"{logistic.lipschitz:.3f} {logistic.beta:.3f}", poisson.exists)
+    0.244 0.512 False
     """
+    # The Hessian of f(m, v) = E log phi is -[[gamma, gamma_m / 2], [gamma_m / 2, gamma_v / 2]]; L is its largest norm
+    # on a grid of m up to 40 either way, and infinite where that still grows there. The left side of [A] Eq. (8) is
+    # dm^2 / v_k + dv^2 / (2 v_k v_(k+1)), so that alpha = min(1 / high, 1 / (2 high^2)).
+    (low, high), y = variances, site.validate(y)
+    require(0 < low <= high, "variances must be a range 0 < low <= high", variances, "Such as (0.01, 4.0).")
     centre = np.sinh(np.linspace(0.0, np.arcsinh(WIDE), 161))
     means = np.concatenate([-centre[:0:-1], centre])
     worst, edge, inside = 0.0, 0.0, 0.0

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from klimb.errors import require
-from klimb.infer.certificate import Certificate, SafeStep, largest_safe_step, variance_certificate
+from klimb.infer.certificate import Certificate, safe_step, variance_certificate
 from klimb.infer.loop import Callback, infer, run
 from klimb.infer.natural import Natural
 from klimb.infer.problem import Problem
@@ -213,24 +213,6 @@ def certificate(result: Result, site: Site, y: Any, *, tol: float = 1e-8, max_it
     True
     """
     return variance_certificate(Problem(result.posterior.latent, site, y), result.posterior.m, tol, max_iter)
-
-
-def safe_step(site: Site, y: Any, variances: tuple[float, float]) -> SafeStep:
-    """The largest beta that [A] section 4 calls safe for `klimb.steps.Proximal` on one datum each of ``y``.
-
-    ``variances`` is the range in which the variance at the site stays; for a log-concave site it ends at the prior's.
-    ``lipschitz`` is infinite, and ``beta`` 0, where the gradient of the expected log likelihood is not Lipschitz there,
-    as for counts with a log link: then no fixed step is safe.
-
-    >>> import klimb
-    >>> logistic, poisson = (klimb.methods.safe_step(site, [1], (0.1, 2.0))
-    ...                      for site in (klimb.sites.Logistic(), klimb.sites.Poisson()))
-    >>> print(f"{logistic.lipschitz:.3f} {logistic.beta:.3f}", poisson.exists)
-    0.244 0.512 False
-    """
-    low, high = variances
-    require(0 < low <= high, "variances must be a range 0 < low <= high", variances, "Such as (0.01, 4.0).")
-    return largest_safe_step(site, site.validate(y), low, high)
 
 
 def _climb(problem: Problem, bound: Ascent, marginals: Marginals, start: Array, tol: float, max_iter: int,

@@ -13,12 +13,10 @@ judged by the bound in which all other sites count as the Gaussians they present
 not fall.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -49,13 +47,13 @@ class FactorisedGaussian:
     mean: Array
     logdet: float
 
-    @staticmethod
-    def of(precision: Array, shift: Array) -> FactorisedGaussian:
+    @classmethod
+    def of(cls, precision: Array, shift: Array) -> Self:
         """Factorise; raises `NotPositiveDefiniteError` where q would be improper."""
         lower = cholesky(np.array(precision, order="F"))
         logdet = log_det_from_cholesky(lower)
         root = triangular_inverse(lower).T
-        return FactorisedGaussian(precision, shift, root, root @ (root.T @ shift), logdet)
+        return cls(precision, shift, root, root @ (root.T @ shift), logdet)
 
     def divergence(self) -> float:
         """KL(q || N(0, I))."""

@@ -70,16 +70,6 @@ class Iteration:
     n_products: int = 0  # of a single vector with a matrix that is known by its products
 
 
-class _Column:
-    """A field of all iterations as an array."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, history: History, owner: type) -> Array:
-        return np.array([getattr(row, self._name) for row in history.iterations], dtype=float)
-
-
 class History:
     """The iterations of a fit; each column is an array: ``history.bound``, ``history.n_factor``, ...
 
@@ -89,9 +79,6 @@ class History:
     (True, 'start', True)
     """
 
-    bound, stationarity, step, seconds = _Column(), _Column(), _Column(), _Column()
-    n_factor, n_oracle, n_products = _Column(), _Column(), _Column()
-
     def __init__(self, iterations: list[Iteration]) -> None:
         self.iterations = tuple(iterations)
 
@@ -100,6 +87,11 @@ class History:
 
     def __getitem__(self, index: int) -> Iteration:
         return self.iterations[index]
+
+    def __getattr__(self, name: str) -> Array:
+        if name not in Iteration.__slots__:
+            raise AttributeError(f"a history has no {name!r}")
+        return np.array([getattr(row, name) for row in self.iterations], dtype=float)
 
     @property
     def rule(self) -> tuple[str, ...]:

@@ -12,12 +12,10 @@ made of with those of the pass ([A] Eq. (16)-(17), r = 0). Nothing of the length
 go out to the blocks, as many come back.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -36,9 +34,12 @@ from klimb.latents.weights_posterior import DenseWeights
 from klimb.linalg.matrix import ColumnDesign, DenseDesign
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import cholesky, threads_for, triangular_inverse
-from klimb.rows.reduction import Block, BlockEngine, rows_of
+from klimb.rows.blocks import BlockEngine
 from klimb.sites.base import Site
 from klimb.sites.real import Gaussian
+
+Rows: TypeAlias = tuple[Any, Array]  # X (an array, or sparse) and y of some rows
+Block: TypeAlias = "Rows | Callable[[], Rows]"  # in memory, or what reads them where the function runs
 
 SHARPER, MOST_SHARPER = 4.0, 30  # of the sites of a start whose bound overflows, again and again
 NOTHING: Array = np.zeros(0)
@@ -65,17 +66,17 @@ class SiteSums(NamedTuple):
         return {name: np.asarray(part) for name, part in self._asdict().items() if name != "present"}
 
     @classmethod
-    def of_arrays(cls, found: Mapping[str, Array]) -> SiteSums:
+    def of_arrays(cls, found: Mapping[str, Array]) -> "SiteSums":
         """What ``arrays`` gave."""
         known: dict[str, Any] = {name: float(part) if part.ndim == 0 else part for name, part in found.items()}
         return cls(**known)
 
-    def mixed(self, other: SiteSums, share: float) -> SiteSums:
+    def mixed(self, other: "SiteSums", share: float) -> "SiteSums":
         """The sums of sites that are so far on the way to those of another."""
         pairs: Iterable[tuple[Any, Any]] = zip(self[:-1], other[:-1], strict=True)
         return SiteSums._make([*((1.0 - share) * a + share * b for a, b in pairs), None])
 
-    def scaled(self, factor: float) -> SiteSums:
+    def scaled(self, factor: float) -> "SiteSums":
         """As if every row were there so often."""
         every: tuple[Any, ...] = self[:-1]
         return SiteSums._make([*(factor * part for part in every), self.present])
@@ -170,14 +171,10 @@ def _triangle(G: Array, b: Array) -> tuple[Array, Array]:
     return root * unit, (vectors.T[kept] @ (b / unit)) / np.sqrt(found[kept])
 
 
-class RowWork(Protocol):
-    """What a model does with its rows at one theta."""
-
-    def look(self, q: Posterior | None, sharper: float = 1.0) -> SiteSums:
-        """One pass: the sums at ``q``; without a q, those of sites that match each datum, so much sharper."""
-
-    def solve(self, sums: SiteSums) -> Posterior:
-        """q under the prior, where the rows say what ``sums`` do."""
+# One pass: the sums at a q; without a q, those of sites that match each datum, so much sharper.
+Look: TypeAlias = Callable[[Posterior | None, float], SiteSums]
+# q under the prior, where the rows say what such sums do.
+Solve: TypeAlias = Callable[[SiteSums], Posterior]
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,8 +199,8 @@ class RowState:
 class RowProblem:
     """`klimb.infer.problem.Problem` for rows that are summed; counts passes."""
 
-    def __init__(self, work: RowWork, dense_size: int, start: SiteSums | None) -> None:
-        self.work, self.dense_size, self.start = work, dense_size, start
+    def __init__(self, look: Look, solve: Solve, dense_size: int, start: SiteSums | None) -> None:
+        self.look, self.solve, self.dense_size, self.start = look, solve, dense_size, start
         self.n_factor = self.n_oracle = self.n_products = 0
 
     def own_start(self) -> RowState:
@@ -213,7 +210,7 @@ class RowProblem:
         for _ in range(MOST_SHARPER):
             self.n_oracle += 1
             try:
-                return self.state(self.work.look(None, sharper))
+                return self.state(self.look(None, sharper))
             except NotPositiveDefiniteError:
                 sharper *= SHARPER
         raise InputError("prior and data must have a finite bound somewhere near the data",
@@ -233,7 +230,7 @@ class RowProblem:
     def state(self, own: SiteSums, posterior: Posterior | None = None) -> RowState:
         q = self._solved(own) if posterior is None else posterior
         self.n_oracle += 1
-        wanted = self.work.look(q)
+        wanted = self.look(q, 1.0)
         bound = wanted.value - q.kl
         if not (np.isfinite(bound) and np.isfinite(wanted.gram).all()):
             raise NotPositiveDefiniteError("the bound is not finite")
@@ -246,7 +243,7 @@ class RowProblem:
 
     def _solved(self, sums: SiteSums) -> Posterior:
         self.n_factor += 1
-        return self.work.solve(sums)
+        return self.solve(sums)
 
 
 def _distance(q: Posterior, ahead: Posterior | None) -> tuple[float, float]:
@@ -261,10 +258,10 @@ def _distance(q: Posterior, ahead: Posterior | None) -> tuple[float, float]:
     return float(farthest), 0.5 * float(moved @ moved + 0.5 * (wider @ wider))
 
 
-def infer_rows(work: RowWork, dense_size: int, *, start: SiteSums | None = None, tol: float = 1e-6,
+def infer_rows(look: Look, solve: Solve, dense_size: int, *, start: SiteSums | None = None, tol: float = 1e-6,
                max_iter: int = 500, callback: Callback | None = None) -> tuple[Result, RowState]:
     """Climb the bound by passes; the state has the sums that another fit may start from."""
-    problem = cast(Any, RowProblem(work, dense_size, start))
+    problem = cast(Any, RowProblem(look, solve, dense_size, start))
     found, status, history, notes = run(problem, RULE, max(tol, FINEST), max_iter, callback)
     state = cast(RowState, found)
     return Result(state.posterior, state.bound, status, history, tuple(notes)), state
@@ -278,6 +275,12 @@ class SumsFit(NamedTuple):
     status: Status
     passes: int
     bounds: tuple[float, ...]
+
+
+def rows_of(block: Block) -> Rows:
+    """The rows themselves; a callable reads them now, and those of a sparse block become dense here."""
+    X, y = block() if callable(block) else block
+    return X.toarray() if hasattr(X, "tocsr") else X, y
 
 
 def block_sums(site: Site, prior: WeightPrior, q: FactorisedGaussian | DenseWeights | None, block: Block) -> SiteSums:
@@ -316,28 +319,18 @@ def fit_by_sums(blocks: Sequence[Block], site: Site, prior: WeightPrior, *, engi
     """
     require(tol > 0 and max_passes >= 2, "tol must be positive and max_passes at least 2", f"{tol}, {max_passes}",
             "The defaults are 1e-6 and 100.")
-    work = _Whitened(tuple(blocks), site, prior, engine)
-    result, state = infer_rows(work, prior.n_weights, tol=tol, max_iter=max_passes - 2)
+
+    def look(q: Posterior | None, sharper: float) -> SiteSums:
+        here: Any = None if q is None else q.latent.detach(q)
+        mapped = map if engine is None else engine.map
+        return total_sums(mapped(partial(block_sums, site, prior, here), blocks), 0).scaled(sharper)
+
+    def solve(sums: SiteSums) -> Posterior:
+        X, _, _, y = few_rows(sums)
+        return infer(Weights(X, form="primal"), Gaussian(1.0), y).posterior
+
+    result, state = infer_rows(look, solve, prior.n_weights, tol=tol, max_iter=max_passes - 2)
     q = cast(DenseWeights, state.posterior.latent.detach(state.posterior))
     weights = DenseWeights(prior.mean + prior.root_times(q.mean[:, None])[:, 0], prior.root_times(q.root))
     return SumsFit(weights, result.bound, result.status, int(result.history.n_oracle.sum()),
                    tuple(result.history.bound.tolist()))
-
-
-@dataclass(frozen=True, eq=False)
-class _Whitened:
-    """Blocks in coordinates where the prior is standard: a `RowWork`."""
-
-    blocks: tuple[Block, ...]
-    site: Site
-    prior: WeightPrior
-    engine: BlockEngine | None
-
-    def look(self, q: Posterior | None, sharper: float = 1.0) -> SiteSums:
-        here: Any = None if q is None else q.latent.detach(q)
-        mapped = map if self.engine is None else self.engine.map
-        return total_sums(mapped(partial(block_sums, self.site, self.prior, here), self.blocks), 0).scaled(sharper)
-
-    def solve(self, sums: SiteSums) -> Posterior:
-        X, _, _, y = few_rows(sums)
-        return infer(Weights(X, form="primal"), Gaussian(1.0), y).posterior

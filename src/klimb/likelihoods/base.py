@@ -243,10 +243,8 @@ class Likelihood:
     def prepared(self, data: Observed, choices: Choices) -> Self:
         """The likelihood with blocks for its free parameters."""
         scale = self.units(data).spread
-        blocks = tuple(
-            choices.positive(p.name, p.prior(scale), scale if p.scaled else 1.0,
-                             begin=0.7 * scale if p.scaled else None) for p in self.free
-        )
+        blocks = tuple(choices.positive(p.name, p.prior(scale), scale if p.scaled else 1.0,
+                                        begin=0.7 * scale if p.scaled else None) for p in self.free)
         return replace(self, parameters=blocks)
 
     def values(self, theta: Sequence[Array]) -> dict[str, Any]:

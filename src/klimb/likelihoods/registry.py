@@ -133,9 +133,7 @@ class Given(Likelihood):
         return max(float(np.sqrt(data.shares @ data.y**2)), self.units(data).spread)
 
     def prepared(self, data: Observed, choices: Choices) -> Self:
-        del data
-        blocks = tuple(choices.positive(name, LogFlat(), begin=float(getattr(self.given, name))) for name in self.learn)
-        return replace(self, parameters=blocks)
+        return self.learning(*self.learn)
 
     def learning(self, *names: str) -> Self:
         """The same with these parameters free, starting where the site has them."""

@@ -314,8 +314,7 @@ def _walk(points: _Points, j: int, theta: Array, weights: Array, pull: Array, al
     at, mean = pull @ theta, weights @ theta
     spread, own = (theta - mean).T @ (weights[:, None] * (theta - mean)), theta - at
     across = spread - np.outer(spread[j], spread[j]) / spread[j, j]  # of the others once entry j is known
-    along = (pull * own[:, j]) @ own / (pull @ own[:, j] ** 2)
-    step, best = np.sign(at[j] - mean[j]) * float(np.sqrt(pull @ own[:, j] ** 2)) * along, -np.inf
+    step, best = np.sign(at[j] - mean[j]) * (pull * own[:, j]) @ own / np.sqrt(pull @ own[:, j] ** 2), -np.inf
     for _ in range(STEPS):
         points.objective(points.coordinates.place(at))
         fit = points.fits[-1]

@@ -54,10 +54,6 @@ class MemoryLimit:
     sample: int = 0  # rows of the sample
     alone: bool = True  # whether passes are run in the driver
 
-    def learning(self) -> float:
-        """Bytes while terms learn from columns."""
-        return LIBRARIES + LEARNT * self.n
-
     def driver(self, width: int, sums: float, copies: int = CHECKED) -> float:
         """Bytes of the driver without a worker's: by default while the sample is fitted."""
         return LIBRARIES + KEPT * self.n + COPIES * sums + 8.0 * copies * self.sample * (width + 8)
@@ -69,7 +65,7 @@ class MemoryLimit:
 
     def total(self, width: int, sums: float, rows: int) -> tuple[float, float]:
         """Bytes that the driver, and that a worker takes at most."""
-        return max(self.learning(), self.driver(width, sums)), self.worker(width, sums, rows)
+        return max(LIBRARIES + LEARNT * self.n, self.driver(width, sums)), self.worker(width, sums, rows)
 
     def rows(self, width: int, n_levels: int = 0, sums: float = 0.0) -> int:
         """How many rows of so many columns are made at a time; an error where the limit is too low for any."""
@@ -94,7 +90,6 @@ def check_in_memory(model: Any, limit: float) -> None:
         return
     plan, rows = model.plan(), model.fitted_rows()
     needed = LIBRARIES + 8.0 * AT_WORK * rows.n * model.width + dict(plan.options)[plan.choice].bytes
-    if needed > limit:
-        raise InputError(f"each process may take {readable(limit)} of memory", f"a model of {rows.n:,} rows and "
-                         f"{model.width:,} columns that needs {readable(needed)}",
-                         f'Write memory="{readable(1.1 * needed)}", use fewer columns, or pass over them: engine=1.')
+    require(needed <= limit, f"each process may take {readable(limit)} of memory", f"a model of {rows.n:,} rows and "
+            f"{model.width:,} columns that needs {readable(needed)}",
+            f'Write memory="{readable(1.1 * needed)}", use fewer columns, or pass over them: engine=1.')

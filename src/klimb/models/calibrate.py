@@ -7,7 +7,8 @@ too small puts it in the tails too often. This tests prior, likelihood, fit and 
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +16,9 @@ from klimb.errors import InputError, KlimbError, one_axes, require
 from klimb.infer.loop import infer
 from klimb.latents.base import Latent, as_latent
 from klimb.numerics.arrays import Array
+from klimb.rows.engines import Processes, running
 from klimb.sites.base import Site
 from klimb.sites.prediction import draw_response
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 BINS = 20
 MOST_MARGINALS = 20  # looked at unless some are chosen
@@ -139,10 +138,11 @@ def calibrate(model: Any, site: Site | None = None, *, n: int = 500, seed: int =
         raise InputError("n and workers must be at least 1", f"{n} and {workers}", "n = 500 is a good number.")
     if likelihood.response == "mixed":
         raise InputError("calibration needs a likelihood that can draw y", type(likelihood).__name__, "Use one kind.")
-    chosen = _chosen(latent, marginals)
-    task = _Task(latent, likelihood, chosen, corrected, tol)
-    seeds = np.random.SeedSequence(seed).spawn(n)
-    found = [answer for answer in _answers(task, seeds, workers) if answer is not None]
+    chosen, seeds = _chosen(latent, marginals), np.random.SeedSequence(seed).spawn(n)
+    task = partial(_looked_up, latent, likelihood, chosen, corrected, tol)
+    with running(Processes(workers) if workers > 1 else None) as engine:
+        answers = map(task, seeds) if engine is None else engine.map(task, seeds)
+        found = [answer for answer in answers if answer is not None]
     require(found, "some simulated data set must be fitted", f"none of {n} converged", "Narrow the prior.")
     verdicts = Counter(word for _, word in found if word)
     return Calibration(np.array([place for place, _ in found]), chosen, latent.reports, n - len(found), dict(verdicts))
@@ -159,42 +159,26 @@ def binomial_band(n: int, share: float) -> tuple[float, float]:
     return low / n, high / n
 
 
-@dataclass(frozen=True, eq=False)
-class _Task:
-    """One simulated data set: draw, fit, look the truth up. A record, so that it can be sent to another process."""
+def _looked_up(latent: Latent, site: Site, chosen: Any, corrected: bool, tol: float,
+               seed: np.random.SeedSequence) -> tuple[Array, str] | None:
+    """Places of the truth in the fit of one simulated data set, and its verdict; None where it does not converge."""
+    from scipy.special import ndtr
 
-    latent: Latent
-    site: Site
-    chosen: Array
-    corrected: bool
-    tol: float
-
-    def __call__(self, seed: np.random.SeedSequence) -> tuple[Array, str] | None:
-        rng = np.random.default_rng(seed)
-        truth, f = self.latent.draw(rng)
-        y = draw_response(self.site, f[None], rng)[0]
-        try:
-            result = infer(self.latent, self.site, y, tol=self.tol)
-        except KlimbError:
-            return None
-        if not result.converged:
-            return None
-        which = self.chosen.astype(np.intp)
-        if self.corrected:
-            report = result.trust
-            return report.corrected.cdf(np.asarray(truth))[which], report.verdict
-        from scipy.special import ndtr
-
-        mean, sd = marginals_of(result.posterior)
-        return np.asarray(ndtr((truth - mean) / sd)[which]), ""
-
-
-def marginals_of(posterior: Any) -> tuple[Array, Array]:
-    """Mean and sd of what `Calibration` reports: weights where there are any, else f at the sites."""
-    latent = posterior.latent
-    if latent.reports == "weight":
-        return posterior.mean, np.sqrt(np.diagonal(posterior.covariance()))
-    return posterior.m, np.sqrt(posterior.v)
+    rng = np.random.default_rng(seed)
+    truth, f = latent.draw(rng)
+    y = draw_response(site, f[None], rng)[0]
+    try:
+        result = infer(latent, site, y, tol=tol)
+    except KlimbError:
+        return None
+    if not result.converged:
+        return None
+    if corrected:
+        report = result.trust
+        return report.corrected.cdf(np.asarray(truth))[chosen], report.verdict
+    q = result.posterior
+    mean, variance = (q.mean, np.diagonal(q.covariance())) if latent.reports == "weight" else (q.m, q.v)
+    return np.asarray(ndtr((truth - mean) / np.sqrt(variance))[chosen]), ""
 
 
 def _parts(model: Any, site: Any) -> tuple[Latent, Site]:
@@ -202,8 +186,7 @@ def _parts(model: Any, site: Any) -> tuple[Latent, Site]:
     from klimb.models.model import Model
 
     if isinstance(model, Fit):
-        if model.result is None:
-            raise InputError("calibration needs the rows of the fit", "a fit from a file", "Fit again.")
+        require(model.result is not None, "calibration needs the rows of the fit", "a fit from a file", "Fit again.")
         require(model.observed.copies is None, "calibration draws every row by itself", f"cells of {model.n:,} rows",
                 "Fit with cells=False, or a sample of the rows.")
         aux = {name: values for name, values in model.observed.aux.items() if name != "status"}
@@ -225,14 +208,3 @@ def _chosen(latent: Latent, marginals: Any) -> Any:
     if chosen.size == 0 or chosen.dtype.kind not in "iu" or chosen.min() < 0 or chosen.max() >= total:
         raise InputError(f"marginals must be indices from 0 to {total - 1}", f"{marginals!r}", "Leave it out for 20.")
     return chosen
-
-
-def _answers(task: _Task, seeds: list[np.random.SeedSequence], workers: int) -> "Iterator[tuple[Array, str] | None]":
-    if workers == 1:
-        yield from map(task, seeds)
-        return
-    from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
-
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(task, seeds, chunksize=max(len(seeds) // (4 * workers), 1))

@@ -43,8 +43,7 @@ SEED = 20260102
 
 
 class ScoreTest(NamedTuple):
-    """What some columns would add: their chi-squared statistic, how many they are, the gain in nats, of how many rows.
-    """
+    """What some columns would add: chi-squared statistic, how many they are, the gain in nats, of how many rows."""
 
     statistic: float
     size: int
@@ -253,8 +252,7 @@ class CheckView:
 
     @cached_property
     def curves(self) -> list[ScoreTest]:
-        """Of trends along the columns in the model, those left out, the order of the rows, and the prediction squared.
-        """
+        """Of trends along the columns in the model, those left out, the order of rows, and the prediction squared."""
         f, (inside, outside, _) = self.without[0], self.columns
         columns = trend([*inside.values(), *outside.values(), self.fit.observed.places[self.rows].astype(np.float64)])
         z = np.nan_to_num(np.clip((f - f.mean()) / f.std(), -3.0, 3.0))
@@ -376,14 +374,10 @@ def trend(columns: Sequence[Array]) -> Array:
     missing = ~np.isfinite(values)
     values[missing] = np.nan
     places, distinct = _ranks(values)
-    u = 2.0 * places - 1.0
-    square, degrees = u**2, np.arange(1, DEGREE + 1)
-    scale, out = np.sqrt(2.0 * degrees + 1.0) * (degrees < distinct[:, None]), np.empty((len(u), DEGREE, u.shape[1]))
-    last = (4.375 * square - 3.75) * square + 0.375
-    for k, own in enumerate((u, 1.5 * square - 0.5, (2.5 * square - 1.5) * u, last)):
-        np.multiply(own, scale[:, k, None], out=out[:, k])
-    np.copyto(out, 0.0, where=missing[:, None])
-    return out
+    degrees = np.arange(1, DEGREE + 1)
+    scale = np.sqrt(2.0 * degrees + 1.0) * (degrees < distinct[:, None])
+    powers = np.polynomial.legendre.legvander(2.0 * places - 1.0, DEGREE)[..., 1:]
+    return np.where(missing[:, None], 0.0, np.moveaxis(powers, 2, 1) * scale[:, :, None])
 
 
 def _ranks(values: Array) -> tuple[Array, Array]:

@@ -4,11 +4,7 @@
     fits.probabilities(X_new)
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,7 +31,6 @@ class OneVsRest:
     """
 
     fits: tuple[Fit | Result, ...]
-    asked: tuple[Callable[..., tuple[Array, Array]], ...]  # means and variances of f at new inputs, one per class
     site: Site
 
     @property
@@ -44,7 +39,11 @@ class OneVsRest:
 
     def predict(self, *inputs: Any) -> tuple[Array, Array]:
         """Means and variances of f at new inputs, one column per class; arguments as the latent's ``predict`` has."""
-        pairs = [ask(*inputs) for ask in self.asked]
+        pairs = []
+        for fit in self.fits:
+            latent: Any = fit.posterior.latent
+            pairs.append(fit.latents(*inputs).moments() if isinstance(fit, Fit) else
+                         latent.predict(fit.posterior, *inputs))
         return np.column_stack([m for m, _ in pairs]), np.column_stack([v for _, v in pairs])
 
     def probabilities(self, *inputs: Any) -> Array:
@@ -101,18 +100,9 @@ def one_vs_rest(model: Latent | Model, y: ArrayLike, *, site: Site | None = None
     binary = _binary_site(model, site)
     count = int(np.max(np.asarray(y, dtype=float), initial=1.0)) + 1 if n_classes is None else n_classes
     labels = Softmax(count).validate(y)
-    fits, asked = list[Fit | Result](), list[Callable[..., tuple[Array, Array]]]()
-    for c in range(count):
-        if isinstance(model, Model):
-            fit = model.fit(labels == c, hyper=hyper, tol=tol)
-            ask: Any = partial(_moments, fit)
-            fits.append(fit)
-        else:
-            result = infer(model, binary, labels == c, tol=tol)
-            ask = partial(model.predict, result.posterior)  # type: ignore[attr-defined]
-            fits.append(result)
-        asked.append(ask)
-    return OneVsRest(tuple(fits), tuple(asked), binary)
+    return OneVsRest(tuple(
+        model.fit(labels == c, hyper=hyper, tol=tol) if isinstance(model, Model) else
+        infer(model, binary, labels == c, tol=tol) for c in range(count)), binary)
 
 
 def _binary_site(model: Latent | Model, site: Site | None) -> Site:
@@ -123,10 +113,6 @@ def _binary_site(model: Latent | Model, site: Site | None) -> Site:
         raise InputError("one against the rest needs a binary site", repr(site if found is None else found),
                          "Use klimb.sites.Logistic() or Probit().")
     return found
-
-
-def _moments(fit: Fit, new: Any) -> tuple[Array, Array]:
-    return fit.latents(new).moments()
 
 
 def coupled_covariance(posterior: Posterior, site: Site, y: ArrayLike) -> Array:

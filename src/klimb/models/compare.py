@@ -34,11 +34,6 @@ class Comparison:
     rows: tuple[ComparedFit, ...]
     n: int
 
-    def to_dict(self) -> dict[str, list[Any]]:
-        """Columns by name."""
-        names = ("name", "bound", "elpd", "se", "difference", "difference_se", "status")
-        return {name: [getattr(row, name) for row in self.rows] for name in names}
-
     def __str__(self) -> str:
         cells = [[row.name, plain(row.bound, 6), plain(row.elpd, 6), plain(row.se, 2),
                   "" if i == 0 else plain(row.difference, 3), "" if i == 0 else plain(row.difference_se, 2)]
@@ -95,9 +90,8 @@ def _by_name(fits: tuple[Any, ...], named: Mapping[str, Any]) -> "dict[str, Fit]
         every[name] = fit
     every |= named
     wrong = next((repr(fit) for fit in every.values() if not hasattr(fit, "loo")), None)
-    if wrong is not None or not every:
-        raise InputError("compare needs fits", wrong or "none",
-                         'Pass what klimb.fit returns: compare(fit1, fit2), or {"a": fit1, "b": fit2}.')
+    require(wrong is None and every, "compare needs fits", wrong or "none",
+            'Pass what klimb.fit returns: compare(fit1, fit2), or {"a": fit1, "b": fit2}.')
     return every
 
 

@@ -19,13 +19,12 @@ from klimb.models.setup import build, checked_weights
 from klimb.models.solution import solve
 from klimb.numerics.arrays import Array, as_float
 from klimb.numerics.dense import threads_for
-from klimb.rows.blocks import RowTable
+from klimb.rows.blocks import BlockEngine, RowTable
 from klimb.rows.cells import rounded
 from klimb.rows.columns import count
 from klimb.rows.engines import as_engine, running
 from klimb.rows.frames import Frame
 from klimb.rows.gather import OWN_WEIGHTS, Wanted, gather
-from klimb.rows.reduction import BlockEngine
 from klimb.rows.scans import Scan, as_table
 from klimb.sites.base import Site
 from klimb.terms.encoder import Encoded, Encoder, encode, needed

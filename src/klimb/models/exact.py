@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import ndtr
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.infer.result import Status
 from klimb.latents.arrow import DrawnWeights
 from klimb.latents.output_posteriors import Several
@@ -65,9 +65,8 @@ class ChainPlan:
 
 def exact(fit: FormulaFit, draws: int, chains: int, seed: int) -> FormulaFit:
     """The fit whose posterior is draws of a sampler; its verdict compares the fit that it was asked of."""
-    if chains < 1 or draws < chains * FEWEST:
-        raise InputError(f"exact needs at least {FEWEST} draws for each chain", f"{draws} draws of {chains} chains",
-                         "4,000 draws of 4 chains are the default.")
+    require(chains >= 1 and draws >= chains * FEWEST, f"exact needs at least {FEWEST} draws for each chain",
+            f"{draws} draws of {chains} chains", "4,000 draws of 4 chains are the default.")
     refused = exact_refused(fit)
     if refused is not None:
         raise refused

@@ -95,9 +95,14 @@ def write_container(path: PathLike, kind: str, header: Mapping[str, Any], arrays
     >>> found.kind, found.header, found.arrays["w"]
     ('example', {'name': 'a fit'}, array([0., 1., 2.]))
     """
+    from safetensors.numpy import save_file
+
     import klimb
 
-    clean = {_name_of_array(name): _storable(name, values) for name, values in arrays.items()}
+    for name in arrays:
+        if type(name) is not str or name in ("", "__metadata__"):
+            raise InputError("arrays need names that are text", repr(name), "Rename it.")
+    clean = {name: _storable(name, values) for name, values in arrays.items()}
     document = {
         "format": FORMAT,
         "kind": kind,
@@ -109,32 +114,18 @@ def write_container(path: PathLike, kind: str, header: Mapping[str, Any], arrays
                    for name, array in clean.items()},
     }
     text = _canonical({"document": document, "sha256": _digest(_canonical(document).encode())})
-    if len(text) > MOST_HEADER:
-        raise InputError(f"the header of a file may take {MOST_HEADER:,} bytes", f"{len(text):,}",
-                         "Put long lists of numbers into arrays.")
-    _write_whole(Path(path), clean, {KEY: text})
-
-
-def _write_whole(path: Path, arrays: dict[str, AnyArray], metadata: dict[str, str]) -> None:
-    """A reader sees the old file or the new one."""
-    from safetensors.numpy import save_file
-
+    require(len(text) <= MOST_HEADER, f"the header of a file may take {MOST_HEADER:,} bytes", f"{len(text):,}",
+            "Put long lists of numbers into arrays.")
     try:
-        with draft_of(path) as draft:
+        with draft_of(path) as draft:  # a reader sees the old file or the new one
             mode = draft.stat().st_mode & 0o7777
-            save_file(arrays, draft, metadata=metadata)
+            save_file(clean, draft, metadata={KEY: text})
             os.chmod(draft, mode)  # safetensors keeps others out
     except InputError:
         raise
     except Exception as error:  # OSError, or safetensors' own on a full disk
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{path} must be a place to write to", reason, "Nothing was changed; try another.") from error
-
-
-def _name_of_array(name: Any) -> str:
-    if not isinstance(name, str) or not name or name == "__metadata__":
-        raise InputError("arrays need names that are text", repr(name), "Rename it.")
-    return name
 
 
 def _storable(name: str, values: Any) -> AnyArray:
@@ -164,9 +155,8 @@ def read_container(path: PathLike, kind: str | None = None, *, lazy: bool = Fals
     expected, header = document["arrays"], document["header"]
     if set(stored.keys()) != set(expected):
         _damaged(place, f"arrays {sorted(set(stored.keys()) ^ set(expected))} that do not match its list")
-    if kind is not None and document["kind"] != kind:
-        raise InputError(f"a klimb file of kind {kind!r} is needed", f"{place}, which is of kind {document['kind']!r}",
-                         "klimb.load(path) opens any kind.")
+    require(kind is None or document["kind"] == kind, f"a klimb file of kind {kind!r} is needed",
+            f"{place}, which is of kind {document['kind']!r}", "klimb.load(path) opens any kind.")
     lazily = LazyArrays(place, stored, expected)
     arrays: Mapping[str, AnyArray] = lazily if lazy else dict(lazily)
     return Container(document["kind"], document["schema"], header, arrays, document["klimb"], document["holds"])
@@ -191,33 +181,24 @@ def load(path: PathLike) -> Any:
 
 def refuse_other_schema(found: Container, known: int) -> None:
     """Raise where a kind of file has another version than this klimb reads."""
-    if found.schema != known:
-        raise InputError(f"this klimb reads files of kind {found.kind!r} in version {known}",
-                         f"version {found.schema}, by klimb {found.klimb_version}",
-                         "Update klimb." if found.schema > known else "Use that klimb, or fit again.")
-
-
-@dataclass(frozen=True)
-class _Entry:
-    dtype: str
-    shape: list[int]
-    sha256: str
+    require(found.schema == known, f"this klimb reads files of kind {found.kind!r} in version {known}",
+            f"version {found.schema}, by klimb {found.klimb_version}",
+            "Update klimb." if found.schema > known else "Use that klimb, or fit again.")
 
 
 class LazyArrays(Mapping[str, AnyArray]):
     """Arrays of a file by name, each read and compared with its checksum when it is first asked for."""
 
-    def __init__(self, path: Path, stored: Any, expected: dict[str, _Entry]) -> None:
+    def __init__(self, path: Path, stored: Any, expected: dict[str, tuple[str, list[int], str]]) -> None:
         self._path, self._stored, self._expected = path, stored, expected
         self._read: dict[str, AnyArray] = {}
 
     def __getitem__(self, name: str) -> AnyArray:
         if name not in self._read:
-            expected = self._expected[name]
-            array: AnyArray = self._stored.get_tensor(name)
-            if array.dtype.name != expected.dtype or list(array.shape) != expected.shape:
+            (dtype, shape, digest), array = self._expected[name], self._stored.get_tensor(name)
+            if array.dtype.name != dtype or list(array.shape) != shape:
                 _damaged(self._path, f"array {name!r} of another type or shape than its list says")
-            if _digest(array) != expected.sha256:
+            if _digest(array) != digest:
                 _damaged(self._path, f"array {name!r} with another checksum than when it was written")
             self._read[name] = array
         return self._read[name]
@@ -276,9 +257,8 @@ def _open(path: Path) -> tuple[dict[str, Any], Any]:
         _damaged(path, "a header that cannot be read")
     if _digest(_canonical(document).encode()) != digest:
         _damaged(path, "a header with another checksum than when it was written")
-    if version != FORMAT:
-        raise InputError(f"this klimb reads format {FORMAT}", f"{path}, which has format {version}, by klimb "
-                         f"{document.get('klimb')}", "Update klimb.")
+    require(version == FORMAT, f"this klimb reads format {FORMAT}", f"{path}, which has format {version}, by klimb "
+            f"{document.get('klimb')}", "Update klimb.")
     try:
         return _checked(document), stored
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -290,7 +270,7 @@ def _checked(document: dict[str, Any]) -> dict[str, Any]:
     texts = {name: document[name] for name in ("kind", "klimb")}
     if not all(isinstance(text, str) for text in texts.values()) or not isinstance(document["header"], dict):
         raise TypeError
-    arrays = {name: _Entry(**entry) for name, entry in document["arrays"].items()}
+    arrays = {name: (entry["dtype"], entry["shape"], entry["sha256"]) for name, entry in document["arrays"].items()}
     return {**texts, "schema": int(document["schema"]), "holds": tuple(str(word) for word in document["holds"]),
             "header": _from_json(document["header"]), "arrays": arrays}
 

@@ -336,7 +336,7 @@ class Fit:
     # -- words
 
     def __str__(self) -> str:
-        from klimb.models.summary import summary_text
+        from klimb.models.reporting import summary_text
 
         return summary_text(self)
 

@@ -244,8 +244,7 @@ class FormulaFit(Fit):
             Mass of the central credible intervals; that of the fit unless given.
         re : True, False or "new"
             Random effects: those of each row's levels; none (all are 0, as at an average level); or those of new
-            levels, whatever the rows say, which integrates them out. Columns of grouping factors are only needed
-            for the first.
+            levels, which integrates them out. Columns of grouping factors are only needed for the first.
 
         Returns
         -------
@@ -356,7 +355,7 @@ class FormulaFit(Fit):
 
     def field(self, term: str | None = None, interval: float | None = None) -> Any:
         """What a structured term adds to the linear predictor at each of its nodes: node, mean, sd, lower, upper."""
-        from klimb.models.field_table import field_rows, field_term
+        from klimb.models.effects import field_rows, field_term
 
         nodes, rows = field_rows(self, field_term(self, term), self._tail(interval))
         return self._frame({"node": np.asarray(nodes), **numbers_of(rows)})
@@ -367,7 +366,7 @@ class FormulaFit(Fit):
         ``coordinates`` maps areas to points (x, y), or to polygons as lists of points. Without them, levels are listed
         with their credible intervals.
         """
-        from klimb.models.field_table import plot_field
+        from klimb.models.effects import plot_field
 
         return plot_field(self, term, coordinates, ax)
 

@@ -222,10 +222,7 @@ class KernelModel(Model):
 
     def _pulled(self, kernel: Covariance, latent: Inducing, posteriors: Sequence[Posterior], *,
                 points: bool) -> tuple[Array, Array | None]:
-        """Gradients in Kuu, Kuf and diag(Kff) as gradients in the kernel's parameters and (``points``) in Z.
-
-        Kuf goes block by block, so that the memory is that of the fit.
-        """
+        """Gradients in Kuu, Kuf (by blocks) and diag(Kff) as those in the kernel's parameters and (``points``) in Z."""
         assert self.Z is not None
         Z, X = self.Z, self.X
         slopes, moved = np.zeros(len(kernel.free)), np.zeros_like(Z)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import logsumexp
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.formula import parse
-from klimb.formula.factors import INTERCEPT, BasisFactor, Factor, LevelFactor, Product
+from klimb.formula.factors import INTERCEPT, Factor, LevelFactor, Product
 from klimb.formula.nodes import Name, Operation
 from klimb.likelihoods import Likelihood, Observed
 from klimb.models.components import marginal_quantile
@@ -40,11 +40,8 @@ MOST = 3  # notes of one kind
 
 def data_notes(encoder: Encoder, encoded: Encoded, data: Observed, family: Likelihood, frame: Frame,
                alike: Sequence[str], whole: Observed | None = None) -> tuple[str, ...]:
-    """What is worth saying before the fit, of columns that are ``alike`` too; an error where it could only fail.
-
-    ``whole`` are all data where ``encoded`` and ``data`` are of a sample.
-    """
-    every = data if whole is None else whole
+    """What is worth saying before the fit, of columns that are ``alike`` too; an error where it could only fail."""
+    every = data if whole is None else whole  # where ``encoded`` and ``data`` are of a sample
     found = [*_order(data, family, frame, encoder), *alike, *_powers(encoder, frame),
              *_factors(encoder, every, frame), *_groups(encoder, encoded, every, family), *_response(every, family),
              *_offsets(encoder, encoded, data, family), *_origins(encoder),
@@ -162,9 +159,8 @@ def _offsets(encoder: Encoder, encoded: Encoded, data: Observed, family: Likelih
         scores = [float(y @ at) - float(y.sum()) * float(logsumexp(at, b=w)) for at in (np.log(o), o)]
         if scores[0] - scores[1] > LIKELIER:
             name, advice = str(term.expression), f"Write offset(log({term.expression}))."
-            if np.ptp(o) > OVERFLOWING:
-                raise InputError("an offset must be on the scale of the log of the mean",
-                                 f"offset({name}) from {o.min():.3g} to {o.max():.3g}, like an exposure", advice)
+            require(np.ptp(o) <= OVERFLOWING, "an offset must be on the scale of the log of the mean",
+                    f"offset({name}) from {o.min():.3g} to {o.max():.3g}, like an exposure", advice)
             yield (f"offset({name}) is added to the log of the mean, but {data.name} looks proportional to "
                    f"{name}: an exposure needs its logarithm. {advice}")
 
@@ -209,7 +205,7 @@ def _shifted(products: tuple[Product, ...], factors: dict[str, Factor]) -> Itera
             column, steps = factor.expression.column, factor.expression.steps
             if steps and steps[0].function not in ("center", "scale", "standardize", "exp"):
                 yield column, f"{factor.expression} is not linear"
-            raw = not isinstance(factor, BasisFactor) or not getattr(factor.basis, "centers", True)
+            raw = factor.basis is None or not getattr(factor.basis, "centers", True)
             rest = [other for other, _ in product if other != key]
             levels, numbers = parts(rest)
             if not steps and raw and not any(levels <= mine and numbers == own for mine, own in spans):

@@ -30,10 +30,9 @@ from klimb.models.row_gradients import add_features
 from klimb.models.streamed_classes import PassedWeights, class_sums, solved_classes
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import threads_for
-from klimb.rows.blocks import RowBlock
+from klimb.rows.blocks import BlockEngine, RowBlock
 from klimb.rows.checkpoint import Checkpoint
 from klimb.rows.frames import Frame
-from klimb.rows.reduction import BlockEngine
 from klimb.rows.table import complete_rows
 from klimb.terms.base import Placed
 from klimb.terms.encoder import Encoded, Encoder
@@ -176,12 +175,11 @@ class RowPasses:
         """The fit of ``model`` at its theta, from the sums of the nearest one so far."""
         callback = self.engine.heard(callback) if isinstance(self.engine, Watched) else callback
         start = self.near(model.at) or self.predicted(model)
-        several = len(model.likelihood.fields) > 1
+        several, solve = len(model.likelihood.fields) > 1, partial(solved, model, self.n)
+        climb = partial(infer_rows, dense_size=model.width, max_iter=max_iter, callback=callback)
         if several and tol < FAR:  # most of the way by a cheaper oracle
-            start = infer_rows(PassesAt(self, model, True), model.width, start=start, tol=FAR, max_iter=max_iter,
-                               callback=callback)[1].wanted
-        result, state = infer_rows(PassesAt(self, model), model.width, start=start, tol=tol, max_iter=max_iter,
-                                   callback=callback)
+            start = climb(partial(self.look, model, True), solve, start=start, tol=FAR)[1].wanted
+        result, state = climb(partial(self.look, model, False), solve, start=start, tol=tol)
         if several:
             weighed = partial(PassedWeights.of, self, model, result.posterior, result.bound)
             result = replace(result, weighed=weighed)
@@ -189,6 +187,15 @@ class RowPasses:
         del self.known[:-MOST_KNOWN]
         self.ends[result.posterior] = state.wanted
         return result
+
+    def look(self, model: LinearModel, rough: bool, q: Posterior | None, sharper: float = 1.0) -> SiteSums:
+        """One pass: the sums at ``q``, by a cheaper oracle where ``rough``; see `klimb.infer.rows.Look`."""
+        weights = None if q is None else q.latent.detach(q)
+        work = partial(site_sums, self.reader(model), weights, sharper, rough)
+        sums = self.summed(work, model.n_levels, "sites", model.at, weights, sharper, rough)
+        if not model.densities or weights is None:
+            return sums
+        return sums._replace(value=sums.value + density_value(model, weights))
 
     def near(self, theta: Array) -> SiteSums | None:
         """The sums of the fit whose theta was nearest, the last of several."""
@@ -212,27 +219,7 @@ class RowPasses:
         return self.ends[posterior].slopes
 
 
-@dataclass(frozen=True, eq=False)
-class PassesAt:
-    """The passes of one model at its theta: a `klimb.infer.rows.RowWork`."""
-
-    passes: RowPasses
-    model: LinearModel
-    rough: bool = False  # whether far from the optimum, where a cheaper oracle serves
-
-    def look(self, q: Posterior | None, sharper: float = 1.0) -> SiteSums:
-        weights = None if q is None else q.latent.detach(q)
-        work = partial(site_sums, self.passes.reader(self.model), weights, sharper, self.rough)
-        sums = self.passes.summed(work, self.model.n_levels, "sites", self.model.at, weights, sharper, self.rough)
-        if not self.model.densities or weights is None:
-            return sums
-        return sums._replace(value=sums.value + density_value(self.model, weights))
-
-    def solve(self, sums: SiteSums) -> Posterior:
-        return solved(self.model, sums, self.passes.n)
-
-
-def solved(model: LinearModel, sums: SiteSums, n: int) -> Posterior:
+def solved(model: LinearModel, n: int, sums: SiteSums) -> Posterior:
     """q under the prior of ``model``, where its ``n`` rows say what ``sums`` do."""
     if len(model.likelihood.fields) > 1:
         return solved_classes(model, sums, n)

@@ -10,7 +10,7 @@ from typing import Any
 from klimb.errors import KlimbError
 from klimb.infer.loop import Callback
 from klimb.models.model import Listen, Progress
-from klimb.rows.reduction import BlockEngine
+from klimb.rows.blocks import BlockEngine
 
 PATIENCE = 1.0  # seconds of work before anything is shown
 

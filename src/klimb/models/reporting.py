@@ -1,4 +1,4 @@
-"""Fills the records that tables, plots and the HTML page are drawn from."""
+"""What is said of a fit: plain text, and the records that tables, plots and the HTML page are drawn from."""
 
 from __future__ import annotations
 
@@ -11,23 +11,28 @@ import numpy as np
 
 from klimb.models.check_view import looked_at
 from klimb.models.prediction import checked_interval
+from klimb.models.verdict import estimated_sds
 from klimb.report.diagnostics import calibration, pit_histogram, quantile_residuals
 from klimb.report.records import CalibrationBins, Fact, FitReport, GroupEffects, HardRow, Loo, PitHistogram
-from klimb.report.text import plain
+from klimb.report.text import coefficient_cells, plain, table, visible
 
 if TYPE_CHECKING:
+    from klimb.models.fit import Fit
     from klimb.models.formula_fit import FormulaFit
 
 MOST_LEVELS = 30  # of a grouping factor shown in a report: the most extreme ones
 HARDEST = 5
+MOST_PRIORS = 30  # that the plain text has
+TREATED = {"optimise": "at their best value", "integrate": "integrated out", "fixed": "held"}
 MOST_RESIDUALS = 300  # drawn against normal ones
 
 
 def fit_report(fit: FormulaFit, *, title: str = "", reproduce: Sequence[str] = (), source: str = "",
                interval: float | None = None) -> FitReport:
     """All that is said of a fit; ``source`` names the data, ``reproduce`` holds the lines that make it again."""
-    level = fit.interval if interval is None else float(interval)
+    level, own = fit.interval if interval is None else float(interval), fit.model.likelihood
     checked_interval(level)
+    call = f"klimb.fit({fit.formula!r}, data, family={own.name!r}, link={own.link.name!r})"
     return FitReport(
         formula=fit.formula, family=family_words(fit), level=level, n=fit.n, dropped=fit.observed.dropped,
         bound=fit.bound, converged=fit.converged, status=fit.status.name.replace("_", " ").capitalize(),
@@ -38,14 +43,7 @@ def fit_report(fit: FormulaFit, *, title: str = "", reproduce: Sequence[str] = (
         priors=tuple(Fact(name, text) for name, text in fit.priors.items()), trace=fit.trace,
         calibration=calibration_curve(fit, level), pit=pit(fit, level), loo=loo_record(fit), trust=fit.trust_summary,
         checks=fit.checks, residuals=residuals(fit), notes=fit.notes,
-        reproduce=tuple(reproduce) or (call_text(fit),), versions=versions(),
-        title=title)
-
-
-def call_text(fit: FormulaFit) -> str:
-    """The call that makes such a fit."""
-    family = fit.model.likelihood
-    return f"klimb.fit({fit.formula!r}, data, family={family.name!r}, link={family.link.name!r})"
+        reproduce=tuple(reproduce) or (call,), versions=versions(), title=title)
 
 
 def versions() -> tuple[Fact, ...]:
@@ -164,3 +162,65 @@ def loo_record(fit: FormulaFit) -> Loo | None:
     rows = tuple(HardRow(int(data.places[i]), shown(i), plain(float(loo.mean[i])), float(loo.log_density[i]))
                  for i in hardest)
     return Loo(loo.elpd, loo.se, fit.n, loo.failed, rows)
+
+
+# -- plain text
+
+
+def summary_text(fit: Fit) -> str:
+    """``print(fit)``, the same characters everywhere: model, data, table, priors, and how far to believe it."""
+    blocks = [_model(fit), _table(fit), _priors(fit), _quality(fit)]
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _model(fit: Fit) -> str:
+    lines = [visible(fit.title), fit.family]
+    if fit.data is not None:
+        levels, dropped = fit.data.levels, fit.data.dropped
+        if fit.model.likelihood.response == "binary" and len(levels) == 2:
+            lines[1] += f"; P({visible(levels[1])})"
+        cells = fit.data.n_cells
+        rows = f"{fit.n} rows" if cells is None else f"{fit.n:,} rows, {cells:,} cells" + " by sums" * fit.by_sums
+        rows += f", {dropped} dropped for missing values" if dropped else ""
+        lines.append("; ".join([rows, *(visible(words) for words in fit.sizes())]))
+    return "\n".join(lines)
+
+
+def _table(fit: Fit) -> str:
+    parts = []
+    for head, rows in zip(("coefficient", "parameter"), fit.printed_rows, strict=True):
+        if rows:
+            heads, cells = coefficient_cells(rows, fit.interval)
+            parts.append(table([head, *heads[1:]], cells))
+    return "\n\n".join(parts)
+
+
+def _priors(fit: Fit) -> str:
+    shown = list(fit.prior_words().items())
+    lines = [[name, text] for name, text in shown[:MOST_PRIORS]]
+    if len(shown) > MOST_PRIORS:
+        lines.append([f"and {len(shown) - MOST_PRIORS} more", "see fit.prior_words()"])
+    return table(["prior", ""], lines, left=2) if lines else ""
+
+
+def _quality(fit: Fit) -> str:
+    line = f"evidence lower bound (ELBO) {plain(fit.bound, 6)}"
+    if fit.result is not None and fit.result.bound_error > 0.0:
+        line += f" ± {plain(fit.result.bound_error, 1)}"
+    if (fit.data is not None and not fit.by_sums) or fit.kept_loo is not None:
+        loo = fit.loo()
+        if np.isfinite(loo.elpd):
+            line += f"; leave-one-out {plain(loo.elpd, 6)} (se {plain(loo.se, 2)})"
+    lines = [line, f"{fit.status.name.lower()}" + ("" if fit.converged else f": {fit.status.advice}")]
+    if fit.model.theta.size:
+        lines[1] += f"; hyperparameters {TREATED[fit.mode]}"
+    if fit.result is not None and not fit.result.certified:
+        lines[1] += f"; variances estimated (sds to {100.0 * estimated_sds(fit):.1g}%)"
+    trust = fit.trust_summary
+    if trust.verdict != "unchecked":
+        word = {"trust": "trust it: ", "corrected": "corrected: ", "doubt": "in doubt: ", "verified": ""}
+        lines.append(word[trust.verdict] + trust.advice)
+    if fit.checks.verdict != "unchecked":
+        lines.append(visible(fit.checks.headline))
+    lines += [f"note: {note}" for note in fit.notes]
+    return "\n".join(lines)

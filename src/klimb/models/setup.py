@@ -25,7 +25,7 @@ def build(encoder: Encoder, encoded: Encoded, family: Likelihood, priors: Mappin
     terms, family, printed = with_priors(encoder, encoded.blocks, observed.shares, observed, family, priors)
     blocks = tuple(term.settled(block) for term, block in zip(terms, encoded.blocks, strict=True))
     more = {"memory": memory} if isfinite(memory) else {}
-    return LinearModel.of(terms, family, blocks, **more), encoder.with_terms(terms), observed, printed
+    return LinearModel.of(terms, family, blocks, **more), replace(encoder, terms=terms), observed, printed
 
 
 def with_priors(encoder: Encoder, blocks: Sequence[TermBlock], shares: Array, observed: Observed, family: Likelihood,

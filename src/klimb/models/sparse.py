@@ -6,6 +6,7 @@
 Both build a model of sites, look at what the engines would cost (`Plan`), fit it, and return a `SparseFit`.
 """
 
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -31,8 +32,9 @@ Engine: TypeAlias = Literal["auto", "primal", "dual", "double loop"]
 
 MEMORY = 8e9  # bytes that a fit may take unless told otherwise
 INTERCEPT = 10.0  # prior standard deviation of the intercept, in units of the link
-SPARSITY = {"laplace": Laplace, "sech2": Sech2}  # priors with a scale and nothing else
-PRIORS = ("laplace", "student", "power", "sech2")
+PRIORS: dict[str, Callable[[Any, float, float], Site]] = {  # of a scale, degrees of freedom and an exponent
+    "laplace": lambda scale, df, power: Laplace(scale), "student": lambda scale, df, power: StudentT(df, scale),
+    "power": lambda scale, df, power: ExponentialPower(scale, power), "sech2": lambda scale, df, power: Sech2(scale)}
 
 __all__ = ["Plan", "SparseFit", "plan_for", "sparse_glm", "sparse_linear"]
 
@@ -214,11 +216,7 @@ def _prior_site(prior: Any, scale: Any, df: float, power: float, count: int) -> 
             repr(prior), "Laplace is the l1 penalty as a distribution.")
     values = _positive(scale, count, "scale")
     width: Any = float(scale) if np.ndim(scale) == 0 else values
-    if prior == "student":
-        return StudentT(df, width)
-    if prior == "power":
-        return ExponentialPower(width, power)
-    return SPARSITY[prior](width)
+    return PRIORS[prior](width, df, power)
 
 
 def _stacked(parts: list[tuple[Site, Array]]) -> tuple[Site, Array]:

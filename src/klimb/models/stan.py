@@ -43,14 +43,6 @@ class WrittenTerm:
 
 
 @dataclass(frozen=True, eq=False)
-class WrittenBlock:
-    """How a block of hyperparameters stands in a program."""
-
-    block: ParameterBlock
-    part: StanPart
-
-
-@dataclass(frozen=True, eq=False)
 class StanProgram:
     """The text of a program and its data; ``print`` shows the text.
 
@@ -65,7 +57,7 @@ class StanProgram:
     code: str
     data: dict[str, Any]
     model: LinearModel = field(repr=False)
-    blocks: tuple[WrittenBlock, ...] = field(repr=False)
+    blocks: tuple[tuple[ParameterBlock, StanPart], ...] = field(repr=False)  # of hyperparameters
     terms: tuple[WrittenTerm, ...] = field(repr=False)  # that have weights
 
     def __str__(self) -> str:
@@ -86,10 +78,10 @@ class StanProgram:
         """The parameters at theta and klimb's weights: by name, and as one unconstrained vector."""
         here, by_class = self.model.moved(theta), weights.reshape(self._classes, -1)
         named, vector = dict[str, Array](), [np.zeros(0)]
-        for found in self.blocks:
-            own = theta[self.model.theta.slice_of(found.block)]
-            named |= dict(zip(found.part.names, found.block.to_stan(own), strict=True))
-            vector.append(found.block.unconstrained(own))
+        for block, part in self.blocks:
+            own = theta[self.model.theta.slice_of(block)]
+            named |= dict(zip(part.names, block.to_stan(own), strict=True))
+            vector.append(block.unconstrained(own))
         for written in self.terms:
             own, part = by_class[:, self.model.places[written.number]], written.part
             if written.told is not None:
@@ -105,8 +97,8 @@ class StanProgram:
 
     def read(self, draws: Callable[[str], Array]) -> tuple[Array, Array]:
         """(S, d) of theta and (S, D) of klimb's weights, from (S, ...) draws of the variables of the program."""
-        own = [(found.block, found.block.from_stan([draws(name) for name in found.part.names]))
-               for found in self.blocks if found.block.size]
+        own = [(block, block.from_stan([draws(name) for name in part.names]))
+               for block, part in self.blocks if block.size]
         levels = [(written.number, draws(written.part.weights), written.part.shape) for written in self.terms]
         count = len(own[0][1] if own else levels[0][1])
         theta, places = np.empty((count, self.model.theta.size)), self.model.places
@@ -129,7 +121,7 @@ def stan_program(fit: FormulaFit, centred: bool | None = None) -> StanProgram:
     require(not data.sampled_from, "Stan needs all rows of a fit in memory", f"a sample of {data.sampled_from:,} rows",
             "Fit the sample by itself, and sample that.")
     likelihood, classes = model.likelihood, len(model.likelihood.fields)
-    blocks, terms, follows = list[WrittenBlock](), list[WrittenTerm](), likelihood.centre_words()
+    blocks, terms, follows = list[tuple[ParameterBlock, StanPart]](), list[WrittenTerm](), likelihood.centre_words()
     if follows:
         follows = f"({follows} - ({literal(float(likelihood.centre(data)[0]))}))"
     for number, (term, block) in enumerate(zip(model.terms, model.prepare(None).blocks, strict=True)):
@@ -140,38 +132,32 @@ def stan_program(fit: FormulaFit, centred: bool | None = None) -> StanProgram:
         how = not term.parameters or (_informed(fit, number) if centred is None and told is None else bool(centred))
         how = how and not isinstance(block, Nodes)  # fields have constraints, which weights of their own would break
         scope = StanScope(tag, classes, how, follows, told)
-        values = [_add(blocks, own, f"{_word(own)}{tag}" + (f"_{j}" if j else ""))
-                  for j, own in enumerate(term.parameters)]
+        values = []
+        for j, own in enumerate(term.parameters):  # rho of "rho(ar1(t))"
+            word = own.names[0].partition("(")[0] if own.kind == "field" and own.names else "sd"
+            values.append(_add(blocks, own, f"{word}{tag}" + (f"_{j}" if j else "")))
         terms.append(WrittenTerm(term, number, term.stan(block, values, scope), how, told))
     site = likelihood.stan(data)
     for name, own in _parameters(likelihood):
         _add(blocks, own, name)
-    parts = [_rows(data, classes), site, _known(likelihood), *(found.part for found in blocks),
+    parts = [_rows(data, classes), site, _known(likelihood), *(part for _, part in blocks),
              *(written.part for written in terms), *_reported(fit, terms)]
     kept = {name: value for part in parts for name, value in part.values.items()}
     code = _text(fit, parts, [written.part.value for written in terms], _likelihood_line(site, data))
     return StanProgram(code, kept, model, tuple(blocks), tuple(written for written in terms if written.term.size))
 
 
-def _word(block: ParameterBlock) -> str:
-    """What a parameter of a term is called: rho of "rho(ar1(t))"."""
-    return block.names[0].partition("(")[0] if block.kind == "field" and block.names else "sd"
-
-
-def _add(blocks: list[WrittenBlock], block: ParameterBlock, name: str) -> str:
+def _add(blocks: list[tuple[ParameterBlock, StanPart]], block: ParameterBlock, name: str) -> str:
     """Write a block, once; the expression of its value."""
-    for found in blocks:
-        if found.block is block:
-            return found.part.value
-    blocks.append(WrittenBlock(block, block.stan(name)))
-    return blocks[-1].part.value
+    for known, part in blocks:
+        if known is block:
+            return part.value
+    blocks.append((block, block.stan(name)))
+    return blocks[-1][1].value
 
 
 def _told(fit: FormulaFit, number: int, block: Coded) -> ToldLevels | None:
-    """What the rows say of the levels of a group, by the sites of q at the best hyperparameters.
-
-    Where other weights are, those that all rows share apart, is taken for known.
-    """
+    """What rows say of the levels of a group, by the sites of q; weights of others, but for shared ones, are known."""
     term, result, places = fit.linear.terms[number], fit.result, fit.linear.places
     if result is None or len(fit.model.likelihood.fields) > 1 or not term.parameters:
         return None

@@ -39,11 +39,10 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.dense import psd_square_root
 from klimb.numerics.lowdiscrepancy import matched_draws
 from klimb.report.records import Fact, FitTrust
-from klimb.rows.blocks import RowBlock, RowTable
+from klimb.rows.blocks import BlockEngine, RowBlock, RowTable
 from klimb.rows.checkpoint import Checkpoint
 from klimb.rows.distinct import content_shares
 from klimb.rows.frames import Frame, read_frame
-from klimb.rows.reduction import BlockEngine
 from klimb.rows.table import Source, complete_rows
 from klimb.terms.base import Coded, Dense, Moving, TermBlock
 from klimb.terms.column_moments import ColumnMoments
@@ -168,7 +167,7 @@ def reduced_passes(model: LinearModel, passes: RowPasses, observed: Observed) ->
     noise = model.new_site(None).oracle(np.zeros(1), np.zeros(1), np.zeros(1)).gamma[0]
     own = SiteSums(0.0, 0.0, first.gram[:B, B], first.gram[:B, :B], first.cross[:, :, B], first.cross[:, :, :B],
                    first.level_gram, np.zeros(0)).scaled(float(noise))
-    posterior = solved(model, own, passes.n)
+    posterior = solved(model, passes.n, own)
     q = posterior.latent.detach(posterior)
     sums = passes.summed(partial(reader.summed, partial(squares_of, reader.model, q)), model.n_levels, "squares", q)
     both, codes, values, _ = few_rows(sums)
@@ -274,7 +273,7 @@ def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weight
     blocks, shares = rows_with(moments, encoder)
     notes = notes_on(encoder, moments, table, sample, family, observed, weights)
     terms, family, printed = with_priors(encoder, blocks, shares, observed, family, priors)
-    encoder = encoder.with_terms(terms)
+    encoder = replace(encoder, terms=terms)
     kept = None if checkpoint is None else Checkpoint(checkpoint, (
         parsed.text, family.label, missing, printed, [block.identity() for block in table.blocks]))
     passes = replace(passes, encoder=encoder, checkpoint=kept)

@@ -85,8 +85,9 @@ def solve_on_sums(model: LinearModel, passes: RowPasses, data: Observed, hyper: 
             if peak.objective - (start.bound + here.log_prior()[0]) > SETTLED:
                 here = model.moved(peak.model.at)
                 result = here.infer(data, tol=max(tol, CLOSE))
-        shown = along(found.components, here.at, (_part(twin, here.at, seen, tol), exact_of(here, passes, result)[0]),
-                      ends, there)
+        few = twin.moved(here.at).infer(seen, tol=tol).posterior
+        pair = few.latent.detach(few), exact_of(here, passes, result)[0]
+        shown = along(found.components, here.at, pair, ends, there)
         found = replace(found, components=shown)
     bound = found.bound + gap if found.mode == "integrate" else result.bound
     return replace(found, model=here, result=result, bound=bound, status=result.status, n_fits=n_fits + found.n_fits)
@@ -104,10 +105,7 @@ def _extrapolated(moves: Sequence[tuple[Array, Array]], lower: Array, upper: Arr
 
 @dataclass(frozen=True, eq=False)
 class TiltedFits:
-    """Fits of few rows whose bound is put right by a cubic along each axis of theta.
-
-    It stands where passes do (`klimb.models.passes.RowPasses`), so that search and integration need not know.
-    """
+    """Fits of few rows, in the place of `RowPasses`, whose bound is put right by a cubic along each axis of theta."""
 
     data: Observed
     n: int
@@ -149,8 +147,7 @@ class TiltedFits:
 
 def _misses(model: LinearModel, twin: LinearModel, seen: Observed, data: Observed, points: Array, tol: float,
             gap: float, before: float) -> tuple[Array, Array, list[tuple[Any, Any]]]:
-    """What the bound of fits by passes has more than few rows predict, at each of ``points``; the evidence; q of both.
-    """
+    """What the bound of fits by passes has more than few rows predict, at ``points``; the evidence; q of both."""
     off, gains, there = *np.zeros((2, len(points))), []
     for k, theta in enumerate(points):
         here = model.moved(theta)
@@ -159,11 +156,6 @@ def _misses(model: LinearModel, twin: LinearModel, seen: Observed, data: Observe
         off[k], gains[k] = found.bound - few.bound - gap, gain - before
         there.append((few.posterior.latent.detach(few.posterior), exact))
     return off, gains, there
-
-
-def _part(twin: LinearModel, theta: Array, seen: Observed, tol: float) -> Any:
-    posterior = twin.moved(theta).infer(seen, tol=tol).posterior
-    return posterior.latent.detach(posterior)
 
 
 def _farthest(found: Solution) -> Array:

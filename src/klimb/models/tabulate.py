@@ -94,10 +94,7 @@ def block_rows(theta: Theta, block: ParameterBlock, components: Components, tail
 
 
 def limits_reached(theta: Theta, components: Components) -> dict[str, float]:
-    """Positive parameters of which the data leave open that they are at their simplest model, and their powers.
-
-    That is 0 where the power is positive (an sd), infinity where it is negative (a size).
-    """
+    """Positive parameters that may be at their simplest model, 0 where the power is positive, infinity where not."""
     points, weights = components.marginal_points
     found: dict[str, float] = {}
     for block in theta.blocks if components.integrated else ():

@@ -23,7 +23,7 @@ from klimb.latents.inducing import Inducing
 from klimb.latents.weights import Weights
 from klimb.likelihoods import Left, Observed, from_site
 from klimb.models.fit import Fit
-from klimb.models.kernel import KernelModel, single
+from klimb.models.kernel import KernelModel, as_inputs, single
 from klimb.models.solution import Solution
 from klimb.numerics.arrays import Array, ArrayLike, as_float
 from klimb.numerics.dense import row_blocks
@@ -63,7 +63,7 @@ def update(fit: Fit, X_new: ArrayLike, y_new: Any, *, weights: Any = None, site:
     """
     model = single(fit.model, "Fit a model of several classes to all data.")
     old = _known(fit)
-    inputs = _new_inputs(X_new, model.X.shape[1])
+    inputs = as_inputs(X_new, "X_new", model.X.shape[1])
     n_old, n_new = len(model.X), len(inputs)
     if site is None:
         _check_scalar_parameters(model.new_site())
@@ -151,7 +151,7 @@ class Summary:
         result is that of fitting all data at once with these inducing points and hyperparameters. For other sites the
         old sites stay as they were when they were absorbed, where a refit would adapt them to the new data too.
         """
-        inputs = _new_inputs(X_new, self.Z.shape[1])
+        inputs = as_inputs(X_new, "X_new", self.Z.shape[1])
         likelihood = self.site if site is None else site
         seen = inducing_latent(self.kernel, inputs, self.Z, mean=self.mean, jitter=self.jitter)
         latent = self._prior_for(seen)
@@ -179,7 +179,7 @@ class Summary:
 
     def predict(self, X_new: ArrayLike) -> tuple[Array, Array]:
         """Mean and variance of f at new inputs, in bounded memory."""
-        inputs = _new_inputs(X_new, self.Z.shape[1])
+        inputs = as_inputs(X_new, "X_new", self.Z.shape[1])
         m, v = np.empty(len(inputs)), np.empty(len(inputs))
         for rows in row_blocks(len(inputs), max(len(self.Z) // 16, 1)):  # blocks of some 16 MB
             seen = inducing_latent(self.kernel, inputs[rows], self.Z, mean=self.mean, jitter=self.jitter)
@@ -218,12 +218,3 @@ def _check_scalar_parameters(site: Site) -> None:
         if np.ndim(getattr(site, name)):
             raise InputError(f"{type(site).__name__} has one {name} per datum, so new data need theirs",
                              f"{np.size(getattr(site, name))} values", "Pass site= with the parameters it needs.")
-
-
-def _new_inputs(X: ArrayLike, width: int) -> Array:
-    array = as_float(X, "X_new")
-    array = array[:, None] if array.ndim == 1 else array
-    if array.ndim != 2 or len(array) == 0 or array.shape[1] != width:
-        raise InputError(f"X_new must have at least one row and {width} column{'s' * (width != 1)}",
-                         f"shape {array.shape}", "Pass inputs of the same kind as X.")
-    return array

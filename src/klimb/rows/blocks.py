@@ -19,18 +19,24 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics.arrays import slices
 from klimb.numerics.lazy import pyarrow as pa
 from klimb.rows.columns import Column, number_column, read_column
 from klimb.rows.frames import Frame, read_frame
 from klimb.rows.maps import Cached
-from klimb.rows.reduction import BlockEngine
 
 BLOCK_ROWS = 1 << 18  # of a table in memory
 PAGE, PAGES = 1 << 20, 3  # bytes of a page of Parquet, and how many of them a column holds that is to be unpacked
 OTHER_FORMATS = 5e7  # bytes of a reader of CSV, Feather or ORC
 UNREADABLE = 'Write the file again, or leave it out: klimb.scan(path, unreadable="skip").'
+
+
+class BlockEngine(Protocol):
+    """Where a function meets its blocks; every `concurrent.futures.Executor` is one. The caller sums, in order."""
+
+    def map(self, function: Callable[[Any], Any], blocks: Iterable[Any], /) -> Iterable[Any]:
+        """function(block) for every block, in the order of ``blocks``."""
 
 
 class RowBlock(Protocol):
@@ -229,8 +235,7 @@ def write_batches(tables: Iterable[Any], path: Path) -> None:
     for table in tables:
         writer = parquet.ParquetWriter(path, table.schema, compression="none") if writer is None else writer
         writer.write_table(table)
-    if writer is None:
-        raise InputError("data with at least one row", "no rows", "Check how the data were read.")
+    require(writer is not None, "data with at least one row", "no rows", "Check how the data were read.")
     writer.close()
 
 

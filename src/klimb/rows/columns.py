@@ -107,24 +107,21 @@ class Column:
         if self.kind == "mixed":
             where = [i for i, value in enumerate(self.values.tolist()) if isinstance(value, str)]
             return InputError(f"column {self.name!r} must hold numbers only or text only",
-                              f"{count(len(where), 'text value')} among numbers: {shown(self.values, where)}",
+                              f"{count(len(where), 'text value')} among numbers: {shown(self.values[where], where)}",
                               "Correct these rows, or turn the whole column into text.")
         if self.kind == "date":
             return InputError(f"column {self.name!r} must hold {wanted}", "dates or times",
                               "Turn them into numbers first, for instance days since the first one; C(...) and "
                               "(1 | ...) take them as levels.")
         if self.kind in ("text", "category"):
-            where = self._not_numbers()
-            return InputError(f"column {self.name!r} must hold {wanted}",
-                              f"text: {shown(self.plain(), where)}", "Correct it, or use the column as a factor.")
+            values = self.plain()
+            odd = [i for i, value in enumerate(values.tolist()) if value is not None and not is_number(value)]
+            some = odd or list(range(len(self)))  # all rows, where every one is the name of a number
+            return InputError(f"column {self.name!r} must hold {wanted}", f"text: {shown(values[some], some)}",
+                              "Correct it, or use the column as a factor.")
         return InputError(f"column {self.name!r} must hold numbers, booleans, text or categories",
                           f"values such as {_short(next(iter(self.values), None))}",
                           "Turn the column into one of these.")
-
-    def _not_numbers(self) -> list[int]:
-        """Rows whose text is not the name of a number (all rows, where every one is)."""
-        found = [i for i, value in enumerate(self.plain().tolist()) if value is not None and not is_number(value)]
-        return found or list(range(len(self)))
 
 
 # -- to another process ------------------------------------------------------------------------------------------------
@@ -382,10 +379,10 @@ def rows_named(rows: Sequence[int] | npt.NDArray[Any], most: int = 5) -> str:
     return f"rows {first}" if len(rows) <= most else f"rows {first}, ... ({len(rows)} in all)"
 
 
-def shown(values: npt.NDArray[Any], rows: Sequence[int] | npt.NDArray[Any], most: int = 3) -> str:
-    """Some values and where they stand: ``'n/a' at row 3, '?' at row 9, ... (12 in all)``."""
-    parts = [f"{_short(values[int(row)])} at row {int(row)}" for row in rows[:most]]
-    return ", ".join(parts) + (f", ... ({len(rows)} in all)" if len(rows) > most else "")
+def shown(values: npt.NDArray[Any], rows: Sequence[int] | npt.NDArray[Any]) -> str:
+    """The first of some values and where they stand: ``'n/a' at row 3, '?' at row 9, ... (12 in all)``."""
+    parts = [f"{_short(value)} at row {int(row)}" for value, row in zip(values[:3], rows, strict=False)]
+    return ", ".join(parts) + (f", ... ({len(rows)} in all)" if len(rows) > len(parts) else "")
 
 
 def _short(value: Any) -> str:

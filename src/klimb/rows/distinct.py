@@ -23,15 +23,12 @@ Hashes: TypeAlias = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Distinct rows: inputs (dense or CSR), responses, weights (None where all are 1), and the way back.
+    """Distinct rows, and the way back."""
 
-    ``inverse`` has the distinct row of every row that was given, -1 where that counts for nothing.
-    """
-
-    X: Any
+    X: Any  # dense or CSR
     y: Array
-    weights: Array | None
-    inverse: Index
+    weights: Array | None  # None where all are 1
+    inverse: Index  # the distinct row of every row that was given, -1 where that counts for nothing
 
     @property
     def n(self) -> int:

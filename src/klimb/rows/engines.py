@@ -19,8 +19,7 @@ from functools import partial
 from typing import Any, Self
 
 from klimb.errors import InputError, KlimbError, require
-from klimb.rows.blocks import HeldBlock, TableBlock
-from klimb.rows.reduction import BlockEngine
+from klimb.rows.blocks import BlockEngine, HeldBlock, TableBlock
 
 TRIES = 3  # of a pass whose workers were lost
 GONE_AFTER = 30.0  # seconds without any worker, or without a scheduler

@@ -129,9 +129,8 @@ def _read_mapping(data: Mapping[Any, Any]) -> Frame:
             raise InputError(f"column {name!r} must be a list or an array", f"{data[name]!r:.40}",
                              "Repeat a constant for every row, or leave the column out.")
     lengths = {name: len(values) for name, values in data.items()}
-    if len(set(lengths.values())) > 1:
-        raise InputError("columns must have the same length", listed(f"{name}: {n}" for name, n in lengths.items()),
-                         "Cut or fill the columns that differ.")
+    require(len(set(lengths.values())) <= 1, "columns must have the same length",
+            listed(f"{name}: {n}" for name, n in lengths.items()), "Cut or fill the columns that differ.")
     n = next(iter(lengths.values()), 0)
     return Frame(data, "dict", tuple(data), n, partial(_column, _read_values, data))
 
@@ -213,7 +212,8 @@ def _read_series(name: str, series: Any) -> Column:
 def _read_categories(name: str, series: Any, missing: Mask | None) -> Column:
     if series.implementation.is_pandas_like():
         native = series.to_native()
-        labels = _labels(native.cat.categories.tolist())
+        labels = tuple(number_label(value) if isinstance(value, (int, float, np.number)) else str(value)
+                       for value in native.cat.categories.tolist())
         return Column(name, "category", np.asarray(native.cat.codes, dtype=np.intp), missing, labels,
                       bool(native.cat.ordered))
     values = series.cast(nw.String()).to_list()
@@ -229,11 +229,6 @@ def _read_categories(name: str, series: Any, missing: Mask | None) -> Column:
     place[None] = -1
     codes = np.fromiter(map(place.__getitem__, values), np.intp, len(values))
     return Column(name, "category", codes, missing, labels, ordered)
-
-
-def _labels(categories: Sequence[Any]) -> tuple[str, ...]:
-    return tuple(number_label(value) if isinstance(value, (int, float, np.number)) else str(value)
-                 for value in categories)
 
 
 def _objects(values: list[Any], missing: Mask | None) -> npt.NDArray[Any]:

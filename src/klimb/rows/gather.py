@@ -10,11 +10,10 @@ import numpy as np
 from klimb.errors import InputError, need_columns, require
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import narwhals as nw
-from klimb.rows.blocks import ArrayTable, RowTable
+from klimb.rows.blocks import ArrayTable, BlockEngine, RowTable
 from klimb.rows.cells import CellKeys, ResponseSums, cell_codes, count_rows, rounded
 from klimb.rows.columns import read_column
 from klimb.rows.frames import Frame, read_frame
-from klimb.rows.reduction import BlockEngine
 from klimb.rows.scans import Scan, TooManyCells
 
 LEAST = 50_000  # rows from which cells are looked for, and up to which rows are read into memory as they are
@@ -155,9 +154,8 @@ def _all_rows(scan: Scan, wanted: Wanted) -> Frame | RowTable:
     most = min(MOST_READ, wanted.memory / TAKEN)
     if not wanted.passes and rows <= MOST_ROWS and rows * len(wanted.names) <= most:
         return rounded(scan.collect(wanted.names) if table is None else table.whole(wanted.names), wanted.digits)
-    if wanted.digits:
-        raise InputError("round= makes cells of rows, and these are too many for memory", f"{dict(wanted.digits)}",
-                         "Round to fewer digits, or leave round= out.")
+    require(not wanted.digits, "round= makes cells of rows, and these are too many for memory", dict(wanted.digits),
+            "Round to fewer digits, or leave round= out.")
     return scan.blocks(wanted.names, wanted.engine) if table is None else table
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from klimb.numerics.arrays import Index
 from klimb.numerics.lazy import csgraph, scipy_sparse
 
 Edges = Index
+Found: TypeAlias = tuple[list[Any], list[tuple[Any, Any]], list[float]]  # nodes, edges, weights where there are any
 _ADVICE = "Pass pairs of levels, a dict of neighbours, a sparse adjacency matrix, a networkx graph or a libpysal W."
 
 
@@ -40,7 +41,7 @@ def read_graph(given: Any, levels: Sequence[str], appeared: Sequence[str], name:
     >>> graph.labels, graph.edges.tolist()
     (('a', 'b', 'c'), [[0, 1], [1, 2]])
     """
-    named, joined = _pairs(given, name, len(levels))
+    named, joined, weights = _pairs(given, name, len(levels))
     nodes, pairs = [_whole(node) for node in named], [(_whole(i), _whole(j)) for i, j in joined]
     found, first = _labels_of(nodes, levels, appeared, name)
     known = {node: k for k, node in enumerate(nodes)}
@@ -52,48 +53,34 @@ def read_graph(given: Any, levels: Sequence[str], appeared: Sequence[str], name:
     if len(loops):
         raise InputError(f"{name} must not join a region to itself", f"{labels[edges[loops[0], 0]]!r}",
                          "Leave these pairs out.")
-    return Graph(tuple(labels), np.unique(np.sort(edges, axis=1), axis=0), first, len(set(_weights(given))) > 1)
+    return Graph(tuple(labels), np.unique(np.sort(edges, axis=1), axis=0), first, len(set(weights)) > 1)
 
 
-def _weights(given: Any) -> list[float]:
-    """Of the edges, where a graph has them."""
+def _pairs(given: Any, name: str, regions: int) -> Found:
+    """The nodes that a graph names, its edges, and weights of these."""
     if hasattr(given, "adjacency") and hasattr(given, "edges"):  # networkx
-        return [ends[2] for ends in given.edges(data="weight", default=1.0)] if callable(given.edges) else []
-    if isinstance(getattr(given, "weights", None), Mapping):  # libpysal
-        return [weight for own in given.weights.values() for weight in own]
-    if isinstance(given, tuple) and len(given) == 2 and np.ndim(given[0]) == 2:
-        given = given[0]
-    if not hasattr(given, "tocoo"):
-        given = np.asarray(given) if isinstance(given, np.ndarray | list) else np.zeros(0)
-        if given.ndim != 2 or given.shape[0] != given.shape[1] or given.shape[1] == 2 or given.dtype.kind not in "fiub":
-            return []
-        given = scipy_sparse.coo_array(given)
-    matrix = given.tocoo()
-    return list(np.unique(matrix.data[(matrix.data != 0) & (matrix.row != matrix.col)]).tolist())
-
-
-def _pairs(given: Any, name: str, regions: int) -> tuple[list[Any], list[tuple[Any, Any]]]:
-    """The nodes that a graph names, and its edges."""
-    if hasattr(given, "adjacency") and hasattr(given, "edges"):  # networkx
-        return list(given.nodes), [(i, j) for i, j, *_ in given.edges]
+        ends = given.edges(data="weight", default=1.0) if callable(given.edges) else []
+        return list(given.nodes), [(i, j) for i, j, *_ in given.edges], [weight for *_, weight in ends]
+    weights: list[float] = []
     if hasattr(given, "neighbors") and isinstance(given.neighbors, Mapping):  # libpysal
+        weights = [weight for own in (getattr(given, "weights", None) or {}).values() for weight in own]
         given = given.neighbors
     if isinstance(given, Mapping):
         if all(np.ndim(value) == 1 and not isinstance(value, str) for value in given.values()):
             columns = list(given.values())
             if len(columns) == 2 and set(given) == {"i", "j"}:
                 return _from_pairs(list(zip(*(_plain(column) for column in columns), strict=True)))
-            return _from_neighbours(given, name)
+            return *_from_neighbours(given, name), weights
         raise InputError(f"{name} must map each region to its neighbours", repr(given)[:60], _ADVICE)
     if hasattr(given, "tocoo"):
         return _from_matrix(given, name, regions)
     if isinstance(given, tuple) and len(given) == 2 and np.ndim(given[0]) == 2:  # an adjacency matrix and its names
-        nodes, pairs = _pairs(given[0], name, regions)
+        nodes, pairs, weights = _pairs(given[0], name, regions)
         names = _plain(given[1])
         if len(set(names)) != len(nodes):
             raise InputError(f"{name} must have a name of its own for each of its {len(nodes)} regions",
                              f"{len(set(names))} different names", "Pass (matrix, names) in one order.")
-        return names, [(names[i], names[j]) for i, j in pairs]
+        return names, [(names[i], names[j]) for i, j in pairs], weights
     if hasattr(given, "columns") and not isinstance(given, np.ndarray):  # a data frame of two columns
         first, second = list(given.columns)[:2]
         return _from_pairs(list(zip(_plain(given[first]), _plain(given[second]), strict=True)))
@@ -109,8 +96,8 @@ def _plain(column: Any) -> list[Any]:
     return list(np.asarray(column).tolist())
 
 
-def _from_pairs(pairs: list[tuple[Any, Any]]) -> tuple[list[Any], list[tuple[Any, Any]]]:
-    return list(dict.fromkeys(node for pair in pairs for node in pair)), pairs
+def _from_pairs(pairs: list[tuple[Any, Any]]) -> Found:
+    return list(dict.fromkeys(node for pair in pairs for node in pair)), pairs, []
 
 
 def _from_neighbours(given: Mapping[Any, Any], name: str) -> tuple[list[Any], list[tuple[Any, Any]]]:
@@ -119,19 +106,17 @@ def _from_neighbours(given: Mapping[Any, Any], name: str) -> tuple[list[Any], li
         for other in _plain(others):
             require(other in nodes, f"{name} must name every neighbour as a region of its own", repr(other),
                     f"It is a neighbour of {region!r}.")
-            if region not in _plain(given[other]):
-                raise InputError(f"{name} must be symmetric", f"{other!r} is a neighbour of {region!r}, but not the "
-                                 "other way round", "Name both.")
+            require(region in _plain(given[other]), f"{name} must be symmetric",
+                    f"{other!r} is a neighbour of {region!r}, but not the other way round", "Name both.")
     return list(nodes), [(region, other) for region, others in given.items() for other in _plain(others)]
 
 
-def _from_matrix(given: Any, name: str, regions: int) -> tuple[list[Any], list[tuple[Any, Any]]]:
+def _from_matrix(given: Any, name: str, regions: int) -> Found:
     matrix = given.tocoo()
     if matrix.shape[0] != matrix.shape[1]:
         raise InputError(f"{name} must be a square adjacency matrix", f"shape {matrix.shape}", _ADVICE)
-    if matrix.shape[0] < regions:
-        raise InputError(f"{name} must have a row for each of the {regions} regions of the data",
-                         f"{matrix.shape[0]} rows", "Rows of regions without neighbours are zero.")
+    require(matrix.shape[0] >= regions, f"{name} must have a row for each of the {regions} regions of the data",
+            f"{matrix.shape[0]} rows", "Rows of regions without neighbours are zero.")
     if not np.isfinite(matrix.data).all():
         raise InputError(f"{name} must hold finite numbers", "nan or infinity", "Write 0 where regions do not touch.")
     away = abs(matrix.tocsr() - matrix.T.tocsr()).tocoo()
@@ -141,7 +126,7 @@ def _from_matrix(given: Any, name: str, regions: int) -> tuple[list[Any], list[t
                          "Add its transpose.")
     kept = (matrix.data != 0) & (matrix.row != matrix.col)
     pairs = list(zip(matrix.row[kept].tolist(), matrix.col[kept].tolist(), strict=True))
-    return list(range(matrix.shape[0])), pairs
+    return list(range(matrix.shape[0])), pairs, np.unique(matrix.data[kept]).tolist()
 
 
 def _labels_of(nodes: list[Any], levels: Sequence[str], appeared: Sequence[str], name: str) -> tuple[list[str], str]:
@@ -157,9 +142,8 @@ def _labels_of(nodes: list[Any], levels: Sequence[str], appeared: Sequence[str],
         first = "1" if have <= set(names) else ""
         names = [str(node + 1) for node in nodes]
     elif whole and nodes and not have & set(names):
-        if max(nodes) >= len(levels) or min(nodes) < 0:
-            raise InputError(f"{name} must count the {len(levels)} regions from 0", f"region {max(nodes)}",
-                             "Name regions by their levels instead.")
+        require(max(nodes) < len(levels) and min(nodes) >= 0, f"{name} must count the {len(levels)} regions from 0",
+                f"region {max(nodes)}", "Name regions by their levels instead.")
         names, first = [appeared[node] for node in nodes], appeared[0]
     named = set(names)
     missing, unknown = [level for level in levels if level not in named], [name for name in names if name not in have]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.numerics.arrays import Array, Index, as_float
 from klimb.numerics.dense import row_blocks
 from klimb.numerics.lazy import scipy_sparse, scipy_spatial
@@ -131,17 +131,14 @@ def read_mesh(given: Any, name: str) -> Mesh:
                          f"{int(cells.min())} to {int(cells.max())}", _ADVICE)
     mesh = Mesh(nodes, cells.astype(np.intp))
     worst = int(np.argmin(least := smallest_angles(mesh)))
-    if not least[worst] >= SLIVER:
-        raise InputError(f"triangles of {name} must have angles of {SLIVER:g} degree or more",
-                         f"{max(least[worst], 0.0):.2g} degrees in triangle {worst}",
-                         "Make the mesh anew without slivers.")
+    require(least[worst] >= SLIVER, f"triangles of {name} must have angles of {SLIVER:g} degree or more",
+            f"{max(least[worst], 0.0):.2g} degrees in triangle {worst}", "Make the mesh anew without slivers.")
     unused = np.setdiff1d(np.arange(len(nodes)), cells)
     if len(unused):
         raise InputError(f"every node of {name} must belong to a triangle", f"node {unused[0]} does not",
                          "Leave such nodes out.")
-    if (sides := _side_counts(mesh.cells)).max() > 2:
-        raise InputError(f"triangles of {name} must not overlap", f"a side of {int(sides.max())} triangles",
-                         "Two triangles may share a side.")
+    require((sides := _side_counts(mesh.cells)).max() <= 2, f"triangles of {name} must not overlap",
+            f"a side of {int(sides.max())} triangles", "Two triangles may share a side.")
     return mesh
 
 

@@ -41,7 +41,7 @@ class Scaling:
         root of their mean variance, so that they keep their sizes beside each other.
         """
         share = np.full(X.shape[0], 1.0 / X.shape[0]) if weights is None else weights / weights.sum()
-        size = _largest(X)  # columns are divided by this first, so that no square overflows or vanishes
+        size = largest_entries(X)  # columns are divided by this first, so that no square overflows or vanishes
         unit = np.where(size > 0.0, size, 1.0)
         mean, square = _moments(X, share, unit)
         if centred:
@@ -71,20 +71,15 @@ class Scaling:
             return (X - self.centre) / self.scale
         return (X @ scipy_sparse.diags_array(1.0 / self.scale)).tocsr()
 
-    def _sparse_rows(self, X: Any) -> Any:
-        """Scaled rows that are not centred, as CSR; a column of ones in front where there is an intercept."""
-        Z = self.apply(scipy_sparse.csr_array(X))
-        return scipy_sparse.hstack([np.ones((Z.shape[0], 1)), Z], format="csr") if self.intercept else Z
-
     def design(self, X: Any) -> Any:
         """Scaled rows, with a column of ones in front where there is an intercept: a `DesignMatrix`, or CSR."""
         given = X if hasattr(X, "tocsr") else np.asarray(X, dtype=np.float64)
         require(given.ndim == 2 and given.shape[1] == self.n_columns, f"X must have {self.n_columns} columns",
                 f"shape {given.shape}", "Use the columns of the fit.")
-        return self._sparse_rows(given) if self.products else self._design(given)
+        return self._design(scipy_sparse.csr_array(given) if self.products else given)
 
-    def _design(self, X: Any) -> DesignMatrix:
-        if hasattr(X, "tocsr"):
+    def _design(self, X: Any) -> Any:
+        if hasattr(X, "tocsr") and not self.products:
             size = float(np.prod(X.shape, dtype=np.float64))
             X = X.toarray() if size <= SMALL and (X.shape[0] > X.shape[1] or X.nnz > FILLED * size) else X
         Z = self.apply(X)
@@ -94,10 +89,11 @@ class Scaling:
         if self.intercept:
             Z = scipy_sparse.hstack([np.ones((Z.shape[0], 1)), Z], format="csr")
             shift = np.concatenate([[0.0], shift])
-        return CentredDesign(Z, shift)
+        return Z if self.products else CentredDesign(Z, shift)
 
 
-def _largest(X: Any) -> Array:
+def largest_entries(X: Any) -> Array:
+    """Largest absolute entry of every column."""
     if hasattr(X, "tocsr"):
         return np.asarray(abs(X).max(axis=0).toarray(), dtype=np.float64).ravel()
     return np.asarray(np.abs(X).max(axis=0))

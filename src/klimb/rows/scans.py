@@ -19,12 +19,11 @@ import numpy as np
 from klimb.errors import InputError, need_columns, require
 from klimb.numerics.lazy import narwhals as nw
 from klimb.numerics.lazy import pyarrow as pa
-from klimb.rows.blocks import ArrayTable, FileTable, HeldTable, RowTable, readable, spooled, write_batches
+from klimb.rows.blocks import ArrayTable, BlockEngine, FileTable, HeldTable, RowTable, readable, spooled, write_batches
 from klimb.rows.cells import CellKeys, Tally, grouped, tally_of
 from klimb.rows.engines import DaskEngine, RayEngine, SparkEngine
 from klimb.rows.frames import Frame, read_frame, unique_names
 from klimb.rows.maps import CONTENTS, read_cache, write_cache
-from klimb.rows.reduction import BlockEngine
 
 MOST_CELLS = 2_000_000  # of a fit in memory
 CHUNK = 1 << 20  # rows that are counted at a time
@@ -243,7 +242,8 @@ def as_table(data: Any) -> Frame | Scan:
     if hasattr(data, "to_batches") and hasattr(data, "scanner"):  # a dataset of Arrow
         return _of_dataset(data)
     if type(data).__module__.startswith("ray.data"):
-        return _of_ray(data)
+        return BatchRows(lambda names: data.select_columns(names).iter_batches(batch_size=None, batch_format="pyarrow"),
+                         data.schema().base_schema, of_ray=data)
     if isinstance(data, Iterator) or hasattr(data, "read_next_batch"):
         return _of_iterator(iter(data))
     unique_names(data)
@@ -340,9 +340,7 @@ def _listed(path: Any, filesystem: Any) -> tuple[list[str], Any]:
         every = filesystem.get_file_info(fs.FileSelector(top, allow_not_found=True, recursive=True))
         found = sorted(one.path for one in every if one.is_file and (not whole or fnmatch(one.path, name)))
     found = [one for one in found if not os.path.basename(one).startswith(("_", "."))]
-    if not found:
-        raise InputError("a file, a folder or a glob of files", repr(os.fspath(path)),
-                         "Nothing is there: check the path.")
+    require(found, "a file, a folder or a glob of files", repr(os.fspath(path)), "Nothing is there: check the path.")
     return found, filesystem
 
 
@@ -378,13 +376,6 @@ def _of_dataset(dataset: Any, where: Any = None, left_out: tuple[str, ...] = ())
     found = BatchRows(lambda names: dataset.to_batches(columns=names, filter=where), dataset.schema, dataset, where)
     found.left_out = left_out
     return found
-
-
-def _of_ray(dataset: Any) -> BatchRows:
-    def read(names: list[str]) -> Iterable[Any]:
-        yield from dataset.select_columns(names).iter_batches(batch_size=None, batch_format="pyarrow")
-
-    return BatchRows(read, dataset.schema().base_schema, of_ray=dataset)
 
 
 def _of_iterator(batches: Iterator[Any]) -> BatchRows:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from klimb.errors import InputError, require
 from klimb.numerics.arrays import Array, Index, Mask
-from klimb.rows.columns import Codes, Column, codes_among, count, rows_named, used_levels
+from klimb.rows.columns import Codes, Column, codes_among, count, rows_named, shown, used_levels
 from klimb.rows.frames import Frame
 
 
@@ -88,16 +88,7 @@ class Source:
         if good.all():
             return
         bad = np.flatnonzero(~good)
-        where = self.rows[bad]
-        first = shown_values(values[bad[:3]], where)
-        raise InputError(expected, first, advice)
-
-
-def shown_values(values: npt.NDArray[Any], rows: Index) -> str:
-    """``-1.0 at row 3, -2.0 at row 9, ... (12 in all)``: the first values, and how many rows there are."""
-    parts = [f"{(value.item() if isinstance(value, np.generic) else value)!r} at row {int(row)}"
-             for value, row in zip(values, rows[: len(values)], strict=True)]
-    return ", ".join(parts) + (f", ... ({len(rows)} in all)" if len(rows) > len(parts) else "")
+        raise InputError(expected, shown(values[bad], self.rows[bad]), advice)
 
 
 def complete_rows(frame: Frame, names: list[str], missing: str, *, learning: bool = False,
@@ -110,27 +101,20 @@ def complete_rows(frame: Frame, names: list[str], missing: str, *, learning: boo
     require(not learning or frame.n, "data with at least one row", "no rows", "Check how the data were read.")
     if missing not in ("drop", "error", "predict"):
         raise InputError('missing must be "drop", "error" or "predict"', repr(missing), "Choose one of the three.")
-    waits = np.full(frame.n, missing == "predict")
-    lost: Mask | None = None
-    absent = None if weights is None or weights.all() else weights == 0.0
-    holes: list[str] = []
+    counted = np.ones(frame.n, dtype=bool) if weights is None else weights != 0.0
+    waits, lost, holes = np.full(frame.n, missing == "predict"), np.zeros(frame.n, dtype=bool), list[str]()
     for name in names:
         mask = frame.read(name).missing
-        if mask is not None and absent is not None:
-            mask = mask & ~absent
-        if mask is not None and mask.any():
+        if mask is not None and (mask := mask & counted).any():
             holes.append(f"{name!r}: {rows_named(np.flatnonzero(mask))}")
-            lost = mask if lost is None else lost | mask
+            lost |= mask
             if name not in targets:
                 waits &= ~mask
-    if lost is None and absent is None:
+    require(not holes or missing != "error", "no value may be missing", "missing values in " + "; ".join(holes),
+            'Fill them in, or pass missing="drop" to leave these rows out.')
+    if not holes and counted.all():
         return Source(frame, None, weights), 0
-    if lost is None:
-        lost = np.zeros(frame.n, dtype=bool)
-    elif missing == "error":
-        raise InputError("no value may be missing", "missing values in " + "; ".join(holes),
-                         'Fill them in, or pass missing="drop" to leave these rows out.')
-    kept = np.flatnonzero(~lost if absent is None else ~(lost | absent))
+    kept = np.flatnonzero(counted & ~lost)
     if not len(kept) and learning:
         raise InputError("at least one complete row", f"{count(frame.n, 'row')}, all with a missing value in "
                          + "; ".join(holes), "Fill values in, or leave the column with most gaps out of the formula.")

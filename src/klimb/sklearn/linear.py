@@ -22,9 +22,7 @@ from klimb.rows.distinct import Rows
 from klimb.rows.scaling import Scaling
 from klimb.rows.scans import as_table
 from klimb.sklearn.base import Classifier, Estimator, GrowingRegressor, Regressor, one_or_array, positive_or_auto
-from klimb.terms.ridge import NAME as RIDGE
-from klimb.terms.ridge import Ridge
-from klimb.terms.sparsity import DENSITIES, NAME, Sparse
+from klimb.terms.ridge import DENSITIES, RIDGE, SPARSE, Ridge, Sparse
 
 MOSTLY_ZERO = 0.1  # share of entries up to which a sparse X may stay as it is, its columns not standardised
 
@@ -164,8 +162,8 @@ class SparseLinearRegressor(LinearRegressor):
         data = MatrixData.of(rows, likelihood, names, weights)
         way = Scaling.of(rows.X, rows.weights, centred=intercept, intercept=intercept)
         scale = positive_or_auto(self.prior_scale, "prior_scale")
-        first = partial(Sparse.of_matrix, density=DENSITIES[0] if self.prior == "auto" else self.prior)
-        fit = fit_matrix(data, [way], first, held(NAME, scale, data), tol=self.tol, max_iter=self.max_iter)
+        first = partial(Sparse.of_matrix, density_name=DENSITIES[0] if self.prior == "auto" else self.prior)
+        fit = fit_matrix(data, [way], first, held(SPARSE, scale, data), tol=self.tol, max_iter=self.max_iter)
         if self.prior == "auto":
             other = Fit.of(solved(Settled(_heavier(fit)), data.data, self.tol, self.max_iter), data.data)
             fit = replace(max(fit, other, key=lambda one: one.bound), n_fits=fit.n_fits + other.n_fits)

@@ -9,14 +9,14 @@ and the sd means the same whatever the graph; an area without neighbours has a s
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 
 from klimb._stored import stored
-from klimb.formula.errors import FormulaError
+from klimb.errors import require
 from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
 from klimb.latents.linear import side_by_side
@@ -59,22 +59,19 @@ class Areas(LevelField):
     variance: float = 1.0  # of its areas at sd 1, their mean
     first: str = ""  # see `Graph`
     weighted: bool = False  # the same
-    parameters: tuple[ParameterBlock, ...] = field(default=())
+    parameters: tuple[ParameterBlock, ...] = ()
 
     @classmethod
     def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Any]) -> "tuple[Areas, ...]":
         """The graph that the fit was given by this name, over the regions of the data."""
-        arguments = bind(call, text)
+        arguments = bind(call)
         column, wanted = arguments["region"].name, str(arguments["graph"])
-        if wanted not in source.objects:
-            raise FormulaError(f"expected a graph called {wanted} beside the data", "none",
-                               f"Pass klimb.fit(..., graphs={{{wanted!r}: edges}}), --graph {wanted}=edges.csv.", text,
-                               call.span)
+        require(wanted in source.objects, f"expected a graph called {wanted} beside the data", "none",
+                f"Pass klimb.fit(..., graphs={{{wanted!r}: edges}}), --graph {wanted}=edges.csv.")
         codes, levels = source.factor(column)
         appeared = tuple(levels[k] for k in dict.fromkeys(codes.tolist()))
         graph = read_graph(source.objects[wanted], levels, appeared, wanted)
-        if graph.n < 2:
-            raise FormulaError("expected at least two regions", f"{graph.n}", "Leave the term out.", text, call.span)
+        require(graph.n >= 2, "expected at least two regions", graph.n, "Leave the term out.")
         name, unit = f"{call.function}({column})", np.ones(graph.n)
         found = cls(name, call.function, column, graph.labels, graph.edges, unit, 0.0, first=graph.first,
                     weighted=graph.weighted)

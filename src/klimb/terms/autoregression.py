@@ -9,7 +9,7 @@ is rho^d, exactly. Whole-number times are steps of one; a higher order needs the
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from klimb._stan import StanDefinition, StanPart, said
 from klimb._stored import stored
-from klimb.formula.errors import FormulaError
+from klimb.errors import require
 from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
 from klimb.formula.numeric import Numeric, learn_numeric
@@ -46,25 +46,18 @@ class Autoregression(Field):
     expression: Numeric
     lags: int
     nodes: Array
-    parameters: tuple[ParameterBlock, ...] = field(default=())
+    parameters: tuple[ParameterBlock, ...] = ()
 
     @classmethod
     def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Any]) -> "tuple[Autoregression, ...]":
         """Nodes at the times of the data; at every whole number of their range for higher orders."""
-        arguments = bind(call, text)
+        arguments = bind(call)
         lags, expression = int(arguments.get("p", 1)), learn_numeric(arguments["t"], source)
-        if not 1 <= lags <= MOST_LAGS:
-            raise FormulaError(f"expected p from 1 to {MOST_LAGS}", str(lags), "1 is ar1(t).", text, call.span)
-        times = column_positions(expression, source)
-        whole = bool((times == np.round(times)).all())
-        if lags > 1 and not whole:
-            raise FormulaError("expected whole-number times for an autoregression of higher order",
-                               f"{times[times != np.round(times)][0]:g} in {expression}",
-                               "Count time in steps, or use ar1().", text, call.span)
+        require(1 <= lags <= MOST_LAGS, f"expected p from 1 to {MOST_LAGS}", str(lags), "1 is ar1(t).")
+        times = column_positions(expression, source, whole=lags > 1)
         nodes = grid(times) if lags > 1 else times
-        if len(nodes) < lags + 2:
-            raise FormulaError(f"expected at least {lags + 2} different times", f"{len(nodes)} in {expression}",
-                               "Use fewer lags.", text, call.span)
+        require(len(nodes) >= lags + 2, f"expected at least {lags + 2} different times",
+                f"{len(nodes)} in {expression}", "Use fewer lags.")
         return (cls(f"{call.function}({arguments['t']})", expression, lags, nodes),)
 
     @cached_property
@@ -94,8 +87,7 @@ class Autoregression(Field):
         for lag in range(p + 1):
             total = np.zeros(n - lag)  # of column i and row i + lag
             for j in range(lag, p + 1):  # k = i + j holds column i at band j and column i + lag at band j - lag
-                product = lower[j, : n - j] * weights[j:] * lower[j - lag, lag : n - j + lag]
-                total[: n - j] += product
+                total[: n - j] += lower[j, : n - j] * weights[j:] * lower[j - lag, lag : n - j + lag]
             bands.append(total)
         matrix = banded([bands[abs(lag)] for lag in range(-p, p + 1)], range(-p, p + 1), (n, n))
         return on_pattern(matrix, self.pattern), float(np.log(weights).sum())  # which has entries that are 0 here

@@ -8,8 +8,6 @@ over their weights at given hyperparameters, gives the gradient of the bound in 
 A new kind is one file, one entry of `klimb.terms.TERMS` and one row of the documentation.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,10 +23,11 @@ from klimb.latents.weights_posterior import Moments
 from klimb.likelihoods import Choices, Units
 from klimb.numerics.arrays import Array, Index
 from klimb.numerics.lazy import scipy_sparse
+from klimb.priors import Exponential
 from klimb.rows.table import Source
 from klimb.sites.base import Site
 from klimb.terms.column_moments import ColumnMoments
-from klimb.theta import ParameterBlock, RowKind
+from klimb.theta import ParameterBlock, PositiveParameter, RowKind
 
 UNSEEN = -1  # code of a level that was not there when the model was fitted
 
@@ -46,9 +45,9 @@ class Dense:
             self.kept["moments"] = ColumnMoments.of(self.values, shares)
         return self.kept["moments"]
 
-    def some(self, rows: slice) -> Dense:
+    def some(self, rows: slice) -> Self:
         """The columns of some rows; every kind of block has them."""
-        return Dense(self.values[rows])
+        return replace(self, values=self.values[rows], kept={})
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,21 +58,16 @@ class Coded:
     values: Array  # (n, k)
     n_levels: int
 
-    def some(self, rows: slice) -> Coded:
-        return Coded(self.codes[rows], self.values[rows], self.n_levels)
+    def some(self, rows: slice) -> Self:
+        return replace(self, codes=self.codes[rows], values=self.values[rows])
 
-    def unseen(self) -> Coded:
+    def unseen(self) -> Self:
         """The same rows, each of a level that was not there at the fit."""
-        return Coded(np.full_like(self.codes, UNSEEN), self.values, self.n_levels)
+        return replace(self, codes=np.full_like(self.codes, UNSEEN))
 
     def dense(self) -> Array:
         """The same as columns, level by level."""
-        n, k = self.values.shape
-        out = np.zeros((n, self.n_levels * k))
-        at = np.flatnonzero(self.codes >= 0)
-        for j in range(k):
-            out[at, self.codes[at] * k + j] = self.values[at, j]
-        return out
+        return np.asarray(self.sparse().toarray())
 
     def sparse(self) -> Any:
         """The same as a CSR matrix."""
@@ -92,11 +86,10 @@ class Nodes:
     values: Any  # (n, size) CSR matrix
     beyond: Any = None  # what a term needs of rows that stand at no node of it, (n, ...); None where all do
 
-    def some(self, rows: slice) -> Nodes:
-        beyond = self.beyond
-        if isinstance(beyond, tuple):  # those of the terms of a product
-            return Nodes(self.values[rows], tuple(one.some(rows) for one in beyond))
-        return Nodes(self.values[rows], None if beyond is None else beyond[rows])
+    def some(self, rows: slice) -> Self:
+        beyond: Any = None if self.beyond is None else self.beyond[rows] if not isinstance(self.beyond, tuple) else (
+            tuple(one.some(rows) for one in self.beyond))  # those of the terms of a product
+        return replace(self, values=self.values[rows], beyond=beyond)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,15 +98,15 @@ class Moving:
 
     inputs: Array  # (n, d)
 
-    def some(self, rows: slice) -> Moving:
-        return Moving(self.inputs[rows])
+    def some(self, rows: slice) -> Self:
+        return replace(self, inputs=self.inputs[rows])
 
 
 @dataclass(frozen=True, eq=False)
 class Placed:
     """Columns that stand in the matrix of the model already."""
 
-    def some(self, rows: slice) -> Placed:
+    def some(self, rows: slice) -> Self:
         return self
 
 
@@ -159,6 +152,11 @@ class Context:
     intercept: bool = True  # False where cut points take its part
     follows: str = ""  # the centre in words, where it moves with parameters of the likelihood
     centred: bool = True  # False where f has neither an intercept nor cut points, so that columns are not centred
+
+    def sd(self, name: str, kind: RowKind) -> PositiveParameter:
+        """The standard deviation of a part of f whose size at 1 is about 1 everywhere."""
+        unit = self.units.spread
+        return self.choices.positive(f"sd({name})", Exponential(unit), unit, begin=0.5 * unit, kind=kind)
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,8 +207,7 @@ class Term(ABC):
         return block.values if isinstance(block, Nodes) else block.sparse()
 
     def density(self, values: Sequence[Any]) -> Site | None:
-        """One site per weight, where their prior is no Gaussian; ``prior`` is then wide, and only there to be proper.
-        """
+        """One site per weight, where their prior is no Gaussian; ``prior`` is then wide, only there to be proper."""
         return None
 
     def log_taper(self, values: Sequence[Any]) -> float:
@@ -309,12 +306,3 @@ def with_scaled_weights(part: StanPart, kind: str, scale: str, scope: StanScope,
     return replace(part, parameters=(scope.declare(kind, "z", "b in units of its scale"),), names=(z,),
                    transformed=(StanDefinition(kind, b, f"{scale} * {z}{{c}}"),),
                    model=(f"target += {density.format(z + '{c}', 1)};",))
-
-
-def repeated_root_gradient(root: Array, M: Array, copies: int) -> Array:
-    """d bound / d R of weights N(0, R R') in each of ``copies`` levels, M the sum over levels of E[b b'].
-
-    d bound = tr(R^-1 dR (W - L I)) with W = R^-1 M R^-T, so the gradient is R^-T (W - L I).
-    """
-    inverse = np.linalg.inv(root)
-    return np.asarray(inverse.T @ (inverse @ M @ inverse.T - copies * np.eye(len(root))), dtype=np.float64)

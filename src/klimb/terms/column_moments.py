@@ -9,6 +9,7 @@ import numpy as np
 
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import gram, row_blocks, triangle_by_rows
+from klimb.rows.scaling import largest_entries
 
 CLEARLY = 1e-6  # share of a column, and eigenvalue of the correlations, below which a QR factorisation has to tell
 TOLERANCE = 1e-13  # share of a column's length that must be new: the square of a column around 1e6 has 1e-12
@@ -67,7 +68,6 @@ class ColumnMoments:
         return bool(np.linalg.eigvalsh(self.correlation[np.ix_(varies, varies)]).min(initial=1.0) > CLEARLY)
 
 
-
 def collinear(matrix: Any, names: Sequence[str]) -> list[str]:
     """One sentence for every column that the columns before it make up.
 
@@ -82,7 +82,7 @@ def collinear(matrix: Any, names: Sequence[str]) -> list[str]:
     if not n or not p:
         return []
     found = []
-    sizes = _sizes(matrix)
+    sizes = largest_entries(matrix)
     R = _triangle(matrix, np.where(sizes > 0.0, sizes, 1.0))
     basis: list[int] = []  # columns that are needed
     Q = np.zeros((p, 0))  # orthonormal, in the coordinates of R
@@ -105,12 +105,6 @@ def collinear(matrix: Any, names: Sequence[str]) -> list[str]:
         Q = np.column_stack([Q, rest / new])
         basis.append(j)
     return found
-
-
-def _sizes(matrix: Any) -> Array:
-    """Largest absolute entry of every column."""
-    largest = abs(matrix).max(axis=0)
-    return np.asarray(largest.toarray() if hasattr(largest, "toarray") else largest, dtype=np.float64).ravel()
 
 
 def _triangle(matrix: Any, sizes: Array) -> Array:

@@ -6,7 +6,7 @@ points, ...) and makes the same columns of new frames.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -121,10 +121,6 @@ class Encoder:
         assert isinstance(first, FixedTerm)
         return first
 
-    def with_terms(self, terms: tuple[Term, ...]) -> Self:
-        """The same with terms that know more."""
-        return replace(self, terms=terms)
-
 
 def encode(formula: str | Formula, frame: Any, *, missing: str = "drop", weights: Array | None = None,
            objects: Mapping[str, Any] | None = None) -> tuple[Encoder, Encoded]:
@@ -176,7 +172,11 @@ def _learn(formula: Formula, parts: Parts, source: Source, predictors: tuple[str
     terms: list[Term] = [fixed]
     for kind, part in zip(kinds, parts.others, strict=True):
         terms += _pointing(kind.learn, part, source, text, factors)
-    _check_names((*fixed.every_name, *(name for term in terms for name in term.coefficient_names)), text)
+    names = [*fixed.every_name, *(name for term in terms for name in term.coefficient_names)]
+    twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
+    if twice is not None:  # tables and predictions go by names
+        raise FormulaError("terms with different names", f"two that are called {twice!r}",
+                           "Rename a column of the data.", text, (0, len(text)))
     variables = _variables(terms, predictors, source)
     response = None if formula.response is None else _pointing(learn_response, formula.response, source, text)
     return Encoder(text, missing, response, variables, tuple(terms))
@@ -189,14 +189,6 @@ def _variables(terms: list[Term], predictors: tuple[str, ...], source: Source) -
     levels |= {column for term in terms for column in term.level_columns()}
     numbers = {factor.expression.column for factor in every if not isinstance(factor, LevelFactor)}
     return tuple(learn_variable(name, source, name in levels - numbers) for name in predictors)
-
-
-def _check_names(names: tuple[str, ...], text: str) -> None:
-    """Two columns must not have one name: tables and predictions go by names."""
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise FormulaError("terms with different names", f"two that are called {twice!r}",
-                           "Rename a column of the data.", text, (0, len(text)))
 
 
 def _pointing(learn: Callable[..., _Learnt], part: Node | Grouping | Joined, source: Source, text: str,

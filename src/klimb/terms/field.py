@@ -15,16 +15,15 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from klimb._stan import StanDefinition, StanPart, StanScope, said
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.formula.numeric import Numeric
 from klimb.latents.weights_posterior import Moments
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_sparse
-from klimb.priors import Exponential
 from klimb.rows.columns import match_levels
 from klimb.rows.table import Source
 from klimb.terms.base import UNSEEN, Context, Nodes, Term, WeightsPrior
-from klimb.theta import ParameterBlock, PositiveParameter
+from klimb.theta import ParameterBlock
 
 STEP = 1e-5  # relative, of differences of the entries of a precision: they are smooth, known to all digits, and cheap
 MOST_WRITTEN = 1500  # nodes of a field in a program in Stan
@@ -73,14 +72,13 @@ class Field(Term):
         found = []
         for number, value in enumerate(values):
             step = STEP * max(min(abs(value), abs(1.0 - abs(value))), 1e-8)  # values near 0 and 1 stay on their side
-            sides = []
-            for moved in (value + step, value - step):
-                sides.append(self.entries([*values[:number], moved, *values[number + 1 :]]))
-            found.append(((sides[0][0] - sides[1][0]) / (2.0 * step), (sides[0][1] - sides[1][1]) / (2.0 * step)))
+            above, below = (self.entries([*values[:number], moved, *values[number + 1 :]])
+                            for moved in (value + step, value - step))
+            found.append(((above[0] - below[0]) / (2.0 * step), (above[1] - below[1]) / (2.0 * step)))
         return found
 
     def ready(self, block: Any, context: Context) -> Self:
-        return replace(self, parameters=(self.scale_parameter(context), *self.shape_parameters(context)))  # type: ignore[type-var]
+        return replace(self, parameters=(context.sd(self.name, "field"), *self.shape_parameters(context)))  # type: ignore[type-var]
 
     def shape_parameters(self, context: Context) -> tuple[ParameterBlock, ...]:
         """Its parameters but for the standard deviation."""
@@ -93,11 +91,6 @@ class Field(Term):
     def new(self, block: Nodes, values: Sequence[Any]) -> Array | None:
         """Where a row stands at no node of the field, nothing is known but its standard deviation."""
         return None if block.beyond is None else values[0] * block.beyond[:, None]
-
-    def scale_parameter(self, context: Context) -> PositiveParameter:
-        """The standard deviation of the field, whose size at 1 is about 1 everywhere."""
-        scale = context.units.spread
-        return context.choices.positive(f"sd({self.name})", Exponential(scale), scale, begin=0.5 * scale, kind="field")
 
     # -- in Stan
 
@@ -278,15 +271,18 @@ def on_pattern(matrix: Any, pattern: Any) -> Array:
     return np.bincount(at, found.data, len(keys)).astype(np.float64)
 
 
-
-def column_positions(expression: Numeric, source: Source) -> Array:
+def column_positions(expression: Numeric, source: Source, *, whole: bool = False) -> Array:
     """The different values of a column, those of rows that were left out for want of a response included."""
     column = source.frame.read(expression.column)
     there = np.ones(source.frame.n, dtype=bool) if column.missing is None else ~column.missing
     if source.kept is not None and source.weights is not None:  # a row of weight 0 is not there
         there &= np.isin(np.arange(source.frame.n), source.kept)
     every = Source(source.frame, np.flatnonzero(there))
-    return np.unique(expression.evaluate(every))
+    positions = expression.evaluate(every)
+    if whole:
+        every.check(positions == np.round(positions), positions, f"expected whole-number times in {expression}",
+                    "Count time in steps.")
+    return np.unique(positions)
 
 
 def grid(positions: Array) -> Array:
@@ -301,7 +297,6 @@ def grid(positions: Array) -> Array:
     if (positions != np.round(positions)).any():
         return positions[np.diff(positions, prepend=-np.inf) > CLOSE * np.ptp(positions) / len(positions)]
     count = positions[-1] - positions[0] + 1.0
-    if count > MOST_NODES:
-        raise InputError(f"whole-number positions may span {MOST_NODES:,} steps", f"{count:,.0f}",
-                         "Divide the column by its natural step.")
+    require(count <= MOST_NODES, f"whole-number positions may span {MOST_NODES:,} steps", f"{count:,.0f}",
+            "Divide the column by its natural step.")
     return np.arange(positions[0], positions[-1] + 0.5)

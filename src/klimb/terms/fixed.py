@@ -82,8 +82,11 @@ class FixedTerm(Term):
         every, shares = self.every_name, context.shares
         kept = tuple(j for j, name in enumerate(every) if context.intercept or name != INTERCEPT)
         at = every.index(INTERCEPT) if INTERCEPT in every else -1
-        moments = block.moments(shares)
-        U, cells = self._around_constant(self._freed(block.values, context, moments), block.values, context)
+        moments, choices = block.moments(shares), context.choices
+        apart = np.array([choices.given(name) or (choices.given("fixed") and name != INTERCEPT) for name in every],
+                         dtype=bool)  # columns with priors of the user's are not taken out of others
+        free = freed(block.values, self.products, self.used, shares, apart, moments)
+        U, cells = self._around_constant(free, block.values, context)
         centre = np.zeros(len(kept))
         if at >= 0:
             centre = np.where([k == at for k in kept], 0.0, -U[at, list(kept)])
@@ -120,13 +123,6 @@ class FixedTerm(Term):
             where = "where other columns are at their means; cells share a part"
             context.choices.printed[every[place]] = f"{alone} ({where})"
         return replace(placed, mean=mean, sd=sd, follows=follows if context.follows else None)
-
-    def _freed(self, X: Array, context: Context, moments: ColumnMoments) -> Array:
-        """The map to columns freed of their margins; those with priors of the user's are not taken out of others."""
-        every = context.choices.given("fixed")
-        alone = np.array([context.choices.given(name) or (every and name != INTERCEPT) for name in self.every_name],
-                         dtype=bool)
-        return freed(X, self.products, self.used, context.shares, alone, moments)
 
     def _around_constant(self, U: Array, X: Array, context: Context) -> tuple[Array, Array]:
         """Which columns have the prior of an intercept where there is none: cells that make up the constant.

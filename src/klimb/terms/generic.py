@@ -6,7 +6,7 @@ A singular Q (an intrinsic field) says nothing of its null space: there the effe
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +14,6 @@ import numpy as np
 
 from klimb._stored import stored
 from klimb.errors import InputError, NotPositiveDefiniteError, listed, require
-from klimb.formula.errors import FormulaError
 from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
 from klimb.linalg.analysis import analysed
@@ -50,24 +49,22 @@ class UserPrecision(LevelField):
     null: Array  # (levels, dimension): an orthonormal basis of the null space
     logdet: float
     spread: float  # the mean variance of a level at sd 1
-    parameters: tuple[ParameterBlock, ...] = field(default=())
+    parameters: tuple[ParameterBlock, ...] = ()
 
     @classmethod
     def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Any]) -> "tuple[UserPrecision, ...]":
         """The matrix that the fit was given by this name, over the levels of the data."""
-        arguments = bind(call, text)
+        arguments = bind(call)
         column = arguments["g"].name
         levels = source.factor(column)[1]
         if call.function == "iid":
             Q, labels, rank = symmetric_pattern(scipy_sparse.eye_array(len(levels))), levels, None
         else:
             wanted, rank = arguments["Q"], arguments["rank"]
-            if wanted not in source.objects:
-                raise FormulaError(f"expected a matrix called {wanted} beside the data", "none",
-                                   f"Pass klimb.fit(..., matrices={{{wanted!r}: Q}}).", text, call.span)
+            require(wanted in source.objects, f"expected a matrix called {wanted} beside the data", "none",
+                    f"Pass klimb.fit(..., matrices={{{wanted!r}: Q}}).")
             Q, labels = read_precision(source.objects[wanted], levels, wanted)
-        if len(labels) < 2:
-            raise FormulaError("expected at least two levels", f"{len(labels)}", "Leave the term out.", text, call.span)
+        require(len(labels) >= 2, "expected at least two levels", len(labels), "Leave the term out.")
         null, logdet, spread = _null_space(Q, rank, str(arguments.get("Q")))
         return (cls(f"{call.function}({column})", column, labels, Q.data, Q.indices, Q.indptr, null, logdet, spread),)
 
@@ -109,9 +106,8 @@ def read_precision(given: Any, levels: Sequence[str], name: str) -> tuple[Any, t
     Q = symmetric_pattern(scipy_sparse.csc_array(matrix, dtype=np.float64))
     require(np.isfinite(Q.data).all(), f"{name} must be finite", "NaN or infinity", "Check how it was made.")
     away = abs(Q - Q.T)
-    if away.nnz and away.max() > 1e-8 * abs(Q).max():
-        raise InputError(f"{name} must be symmetric", f"a difference of {away.max():.3g} to its transpose",
-                         "Pass both triangles.")
+    require(not away.nnz or away.max() <= 1e-8 * abs(Q).max(), f"{name} must be symmetric",
+            f"a difference of {away.max():.3g} to its transpose", "Pass both triangles.")
     if names is None and Q.shape[0] != len(levels):
         raise InputError(f"{name} must have a row for each of the {len(levels)} levels", f"{Q.shape[0]} rows",
                          "Pass (matrix, level names) where it has more.")
@@ -140,9 +136,8 @@ def _null_space(Q: Any, rank: int | None, name: str) -> tuple[Array, float, floa
         return np.zeros((n, 0)), float(factor.logdet), float(factor.inverse_entries[diagonal].mean())
     values, vectors = np.linalg.eigh(Q.toarray())
     top = float(np.abs(values).max())
-    if values[0] < -SINGULAR * top or top == 0.0:
-        raise InputError(f"{name} must be positive semi-definite", f"an eigenvalue of {values[0]:.3g}",
-                         "It is a precision matrix: the inverse of a covariance.")
+    require(values[0] >= -SINGULAR * top and top != 0.0, f"{name} must be positive semi-definite",
+            f"an eigenvalue of {values[0]:.3g}", "It is a precision matrix: the inverse of a covariance.")
     zero = int(np.count_nonzero(values <= SINGULAR * top)) if rank is None else n - rank
     if not 0 <= zero < n or (zero and values[zero - 1] > NEARLY * top) or values[zero] <= 0.0:
         raise InputError(f"rank must be that of {name}", f"{rank}, where eigenvalues are {values[0]:.3g}, ...",

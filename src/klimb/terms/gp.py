@@ -8,25 +8,24 @@ exact where the points are all distinct inputs.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 
 from klimb._stan import StanPart, StanScope
 from klimb._stored import stored
-from klimb.errors import InputError, listed, nearest
-from klimb.formula.errors import FormulaError
+from klimb.errors import InputError, listed, nearest, require
 from klimb.formula.factors import Factor
 from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
 from klimb.formula.numeric import Numeric, learn_numeric, moments
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import cholesky, row_blocks, triangular_solve
-from klimb.priors import Exponential, LogNormal
+from klimb.priors import LogNormal
 from klimb.rows.table import Source
 from klimb.terms.base import Context, FeatureGradients, Moving, Term, TermBlock, WeightsPrior
-from klimb.theta import ParameterBlock, PositiveParameter
+from klimb.theta import ParameterBlock
 
 MOST_POINTS = 120  # inducing inputs; with no more distinct inputs than these it is exact
 JITTER = 1e-8  # of the variance, on the diagonal over the points
@@ -49,23 +48,22 @@ class GaussianProcess(Term):
     scales: tuple[float, ...]
     kernel_name: str
     points: Array  # (M, d)
-    parameters: tuple[ParameterBlock, ...] = field(default=())
+    parameters: tuple[ParameterBlock, ...] = ()
 
     @classmethod
     def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Factor]) -> "tuple[GaussianProcess, ...]":
         """Means and standard deviations of the inputs, a kernel that there is, and well-spread points."""
         from klimb.kernels import KERNELS
 
-        arguments = bind(call, text)
+        arguments = bind(call)
         names = {name.lower(): name for name in KERNELS}
         key = arguments["kernel"].lower().replace("_", "")
         if key not in names:
-            raise FormulaError("expected a kernel of klimb.kernels", repr(arguments["kernel"]),
-                               f"{nearest(key, names)}They are {listed(names)}.", text, call.span)
+            raise InputError("expected a kernel of klimb.kernels", repr(arguments["kernel"]),
+                             f"{nearest(key, names)}They are {listed(names)}.")
         most = arguments["points"]
-        if most is not None and not 2 <= most <= 5000:
-            raise FormulaError("expected points from 2 to 5000", str(most), "Leave it out for a good number.", text,
-                               call.span)
+        require(most is None or 2 <= most <= 5000, "expected points from 2 to 5000", str(most),
+                "Leave it out for a good number.")
         expressions = tuple(learn_numeric(node, source) for node in arguments["x"])
         learnt = [moments(expression.evaluate(source), f"gp({expression})", weights=source.weights)
                   for expression in expressions]
@@ -83,14 +81,10 @@ class GaussianProcess(Term):
         return Moving(np.column_stack(columns))
 
     def ready(self, block: TermBlock, context: Context) -> Self:
-        scale, blocks = context.units.spread, list[PositiveParameter]()
-        for name in self._kernel_type()().free:
-            if name == "variance":
-                blocks.append(context.choices.positive(f"sd({self.name})", Exponential(scale), scale,
-                                                       begin=0.5 * scale, kind="gp"))
-            else:
-                blocks.append(context.choices.positive(f"{name}({self.name})", LogNormal(1.0, 1.0), kind="gp"))
-        return replace(self, parameters=tuple(blocks))
+        return replace(self, parameters=tuple(
+            context.sd(self.name, "gp") if name == "variance" else
+            context.choices.positive(f"{name}({self.name})", LogNormal(1.0, 1.0), kind="gp")
+            for name in self._kernel_type()().free))
 
     def _kernel_type(self) -> Any:
         from klimb.kernels import KERNELS

@@ -17,15 +17,7 @@ from klimb.numerics.arrays import Array
 from klimb.priors import LKJ, Exponential
 from klimb.rows.columns import Codes
 from klimb.rows.table import Source
-from klimb.terms.base import (
-    UNSEEN,
-    Coded,
-    Context,
-    Term,
-    WeightsPrior,
-    repeated_root_gradient,
-    with_scaled_weights,
-)
+from klimb.terms.base import UNSEEN, Coded, Context, Term, WeightsPrior, with_scaled_weights
 from klimb.terms.margins import freed
 from klimb.theta import GroupCovariance, ParameterBlock
 
@@ -51,7 +43,7 @@ class Group(Term):
     @classmethod
     def learn(cls, grouping: Grouping, source: Source, text: str, factors: dict[str, Factor]) -> "tuple[Group, ...]":
         """The groups that occur in the data."""
-        columns = tuple(node.name if isinstance(node, Name) else bind(node, text)["x"].name for node in grouping.groups)
+        columns = tuple(node.name if isinstance(node, Name) else bind(node)["x"].name for node in grouping.groups)
         coded = [source.with_waiting.factor(column) for column in columns]
         levels = tuple(labels for _, labels in coded)
         cells = None
@@ -121,7 +113,8 @@ class Group(Term):
         sds = []
         for column, size in zip(columns, sizes.tolist(), strict=True):
             unit = context.units.spread / (size or 1.0)
-            sds.append(choices.positive(self.sd_name(column), Exponential(unit), unit, begin=0.5 * unit, kind="group"))
+            name = f"sd({self.name})" if column == INTERCEPT else f"sd({column} | {self.name})"
+            sds.append(choices.positive(name, Exponential(unit), unit, begin=0.5 * unit, kind="group"))
         if any(not sd.free for sd, moved in zip(sds, mixed, strict=True) if moved) or any(
                 sd.support.bounded for sd in sds):
             mix = np.zeros((0, 0))  # what is held or has limits has them as it is printed
@@ -136,10 +129,6 @@ class Group(Term):
     def uncentred(self) -> Array:
         """From the coefficients of a level inside to those of the columns as they are written."""
         return self.mix if self.mix.size else np.eye(len(self.columns))
-
-    def sd_name(self, column: str) -> str:
-        """``sd(g)`` for the intercepts of g, ``sd(x | g)`` for the slopes of x."""
-        return f"sd({self.name})" if column == INTERCEPT else f"sd({column} | {self.name})"
 
     def _correlations(self, context: Context) -> tuple[tuple[str, ...], LKJ]:
         k, columns = len(self.columns), self.columns
@@ -156,8 +145,11 @@ class Group(Term):
         return WeightsPrior(np.zeros(self.size), variances, root, self.n_levels)
 
     def gradient(self, values: Sequence[Any], moments: Moments) -> tuple[Array, ...]:
+        """d bound = tr(R^-1 dR (W - L I)), W = R^-1 M R^-T, M the sum over L levels of E[b b']: R^-T (W - L I) in R."""
         (root,) = values
-        return (repeated_root_gradient(root, moments.blocks(len(root)), self.n_levels),)
+        inverse = np.linalg.inv(root)
+        inside = inverse @ moments.blocks(len(root)) @ inverse.T - self.n_levels * np.eye(len(root))
+        return (np.asarray(inverse.T @ inside, dtype=np.float64),)
 
     def new(self, block: Coded, values: Sequence[Any]) -> Array | None:
         unseen = block.codes < 0

@@ -11,7 +11,7 @@ constraints make the curve orthogonal to them over the data, as the columns of t
 same prior of the same curve.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -23,7 +23,6 @@ from klimb.formula.numeric import Numeric
 from klimb.latents.costs import Shape, primal, sparse_factor
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_interpolate, scipy_linalg, scipy_sparse
-from klimb.priors import Exponential
 from klimb.rows.table import Source
 from klimb.terms.base import Context, Nodes
 from klimb.terms.field import Innovations, IntrinsicField, banded
@@ -54,7 +53,7 @@ class ManyKnots(IntrinsicField):
     by: Factor | None = None  # a curve per level, or times a number
     level: int = -1
     norm: float = 1.0  # of the roughness: the sd is the typical size of the curve
-    parameters: tuple[ParameterBlock, ...] = field(default=())
+    parameters: tuple[ParameterBlock, ...] = ()
 
     @classmethod
     def over(cls, name: str, expression: Numeric, place: tuple[float, float, Array], by: Factor | None,
@@ -94,7 +93,9 @@ class ManyKnots(IntrinsicField):
         R[0], R[1, :-1] = (h[:-1] + h[1:]) / 3.0, h[1:-1] / 6.0
         lower = scipy_linalg.cholesky_banded(R, lower=True)
         splines, join = self._basis
-        bends = scipy_sparse.csr_array(_second_derivatives(splines, self.knots)) @ join
+        second = splines.derivative(2)(self.knots[1:-1])  # of every B-spline at the inner knots: three are not 0
+        small = np.abs(second) <= 1e-9 * np.abs(second).max(axis=1, keepdims=True)
+        bends = scipy_sparse.csr_array(np.where(small, 0.0, second)) @ join
         n = len(h) - 1
         return banded([lower[0], lower[1, :-1]], [0, 1], (n, n)) @ bends
 
@@ -111,17 +112,13 @@ class ManyKnots(IntrinsicField):
         logdet = np.linalg.slogdet(bordered)[1] + (self.size - 2) * (np.log(size) + 2.0 * np.log(self.norm))
         return Innovations(self.norm * self._root, self.line, float(logdet))
 
-    def _typical(self, rows: Any, shares: Array) -> float:
-        """Root of the average prior variance over rows, at sd 1 and norm 1."""
-        bordered, size = self._bordered
-        V = np.linalg.inv(bordered)[: self.size, : self.size] / size
-        gram = scipy_sparse.coo_array(rows.T @ (scipy_sparse.diags_array(shares) @ rows))
-        return float(np.sqrt(V[gram.row, gram.col] @ gram.data)) or 1.0
-
     def ready(self, block: Nodes, context: Context) -> Self:
-        scale = context.units.spread
-        sd = context.choices.positive(f"sd({self.name})", Exponential(scale), scale, begin=0.5 * scale, kind="smooth")
-        return replace(self, norm=self._typical(block.values, context.shares), parameters=(sd,))
+        """Its norm is the root of the average prior variance over rows, at sd 1 and norm 1."""
+        rows, (bordered, size) = block.values, self._bordered
+        V = np.linalg.inv(bordered)[: self.size, : self.size] / size
+        gram = scipy_sparse.coo_array(rows.T @ (scipy_sparse.diags_array(context.shares) @ rows))
+        norm = float(np.sqrt(V[gram.row, gram.col] @ gram.data)) or 1.0
+        return replace(self, norm=norm, parameters=(context.sd(self.name, "smooth"),))
 
     def modes(self) -> tuple[Array, Array]:
         free = np.linalg.qr(self.line.T, mode="complete")[0][:, 2:]  # what the constraints leave
@@ -158,9 +155,3 @@ class ManyKnots(IntrinsicField):
 
     def factors(self) -> dict[str, Factor]:
         return {} if self.by is None else {self.by.name: self.by}
-
-
-def _second_derivatives(splines: Any, knots: Array) -> Array:
-    """At the inner knots, of every B-spline: three at each are not 0."""
-    found = splines.derivative(2)(knots[1:-1])
-    return np.asarray(np.where(np.abs(found) > 1e-9 * np.abs(found).max(axis=1, keepdims=True), found, 0.0))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from klimb.formula.factors import BasisFactor, Factor, LevelFactor, Product
+from klimb.formula.factors import Factor, LevelFactor, Product
 from klimb.formula.numeric import PolynomialBasis
 from klimb.numerics.arrays import Array, Index, Mask
 from klimb.numerics.dense import row_blocks
@@ -41,11 +41,7 @@ def constant_in(products: Sequence[Product], factors: dict[str, Factor]) -> Arra
 
 def freed(X: Array, products: Sequence[Product], factors: dict[str, Factor], shares: Array,
           left_alone: Mask, moments: ColumnMoments | None = None) -> Array:
-    """U: ``X @ U`` are the columns freed of their margins.
-
-    Columns that are ``left_alone`` (their coefficients have priors of their own) are not taken out of others.
-    ``moments`` are those of X, where they are at hand.
-    """
+    """U: ``X @ U`` are the columns freed of their margins; those ``left_alone`` are not taken out of others."""
     moments = ColumnMoments.of(X, shares) if moments is None else moments
     owner = owners(products, factors)
     U, constant = np.eye(X.shape[1]), constant_in(products, factors)
@@ -84,10 +80,7 @@ def _largest(X: Array, U: Array, moments: ColumnMoments) -> Array:
 
 def _residual_map(X: Array, shares: Array, regressors: Index, own: Index,
                   constant: Array | None, mean: Array) -> Array:
-    """Columns of U: 1 at each of ``own``, minus the least-squares coefficients of the regressors and the constant.
-
-    ``mean`` is that of the columns of X.
-    """
+    """Columns of U: 1 at each of ``own``, minus the least-squares coefficients of the regressors and the constant."""
     out = np.zeros((X.shape[1], len(own)))
     out[own, np.arange(len(own))] = 1.0
     middle, centre = (mean[regressors], mean[own]) if constant is not None else (
@@ -111,7 +104,7 @@ def _degrees(product: Product, factors: dict[str, Factor]) -> Index:
     degree = np.zeros(1, dtype=np.intp)
     for key, full in product:
         factor = factors[key]
-        power = isinstance(factor, BasisFactor) and isinstance(factor.basis, PolynomialBasis)
+        power = not isinstance(factor, LevelFactor) and isinstance(factor.basis, PolynomialBasis)
         own = np.arange(len(factor.names(full))) * power
         degree = (own[:, None] + degree).ravel()
     return degree

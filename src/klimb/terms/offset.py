@@ -30,7 +30,7 @@ class OffsetTerm(Term):
     @classmethod
     def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Any]) -> "tuple[OffsetTerm, ...]":
         """Evaluate once, so that an error shows its place in the formula."""
-        expression = learn_numeric(bind(call, text)["x"], source)
+        expression = learn_numeric(bind(call)["x"], source)
         expression.evaluate(source)
         return (cls(expression),)
 

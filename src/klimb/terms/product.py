@@ -11,10 +11,8 @@ which are orthonormal and hence not redundant. There log det = rank_2 log det Q_
 interactions of Knorr-Held (2000), and of BYM2 the structured part takes part.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -22,7 +20,7 @@ import numpy as np
 
 from klimb._stan import StanDefinition, StanPart
 from klimb._stored import stored
-from klimb.formula.errors import FormulaError
+from klimb.errors import require
 from klimb.formula.parts import Joined
 from klimb.latents.precision import Precision
 from klimb.likelihoods import Choices
@@ -39,27 +37,25 @@ MOST_CONSTRAINTS = 2000
 @stored("term.product")
 @dataclass(frozen=True, eq=False)
 class FieldProduct(Field):
-    """Two fields, the standard deviation of their product, and the other parameters of the first, then of the second.
-    """
+    """Two fields, the standard deviation of their product, and the other parameters of the first, then the second."""
 
     kind = "product"
     name: str
     first: Field
     second: Field
     counts: tuple[int, int] = (0, 0)  # parameters of each but for its standard deviation
-    parameters: tuple[ParameterBlock, ...] = field(default=())
+    parameters: tuple[ParameterBlock, ...] = ()
 
     @classmethod
-    def learn(cls, part: Joined, source: Source, text: str, factors: dict[str, Any]) -> tuple[FieldProduct, ...]:
+    def learn(cls, part: Joined, source: Source, text: str, factors: dict[str, Any]) -> tuple[Self, ...]:
         """The two factors, as they are learnt on their own."""
         from klimb.terms.registry import term_of
 
         first, second = (term_of(call).learn(call, source, text, factors)[0] for call in part.calls)
         found = cls(f"{first.name}:{second.name}", first.factor(), second.factor())
         free = sum(rows.shape[0] * other.size for rows, other in zip(found._null, (second, first), strict=True))
-        if free > MOST_CONSTRAINTS:
-            raise FormulaError(f"expected at most {MOST_CONSTRAINTS:,} constraints of an intrinsic product",
-                               f"{free:,}", "Use ar1() or car(), which are proper.", text, part.span)
+        require(free <= MOST_CONSTRAINTS, f"expected at most {MOST_CONSTRAINTS:,} constraints of an intrinsic product",
+                f"{free:,}", "Use ar1() or car(), which are proper.")
         return (found,)
 
     def ready(self, block: TermBlock, context: Context) -> Self:
@@ -68,7 +64,7 @@ class FieldProduct(Field):
         one, two = ({name for shape in factor.shape_parameters(tried) for name in shape.names} for factor in named)
         if one & two:  # ar1(t):ar1(u), say, has two of the name rho
             named = [replace(factor, name=f"{factor.name} in {self.name}") for factor in self._factors]  # type: ignore[type-var]
-        scale, shapes = self.scale_parameter(context), [factor.shape_parameters(context) for factor in named]
+        scale, shapes = context.sd(self.name, "field"), [factor.shape_parameters(context) for factor in named]
         return replace(self, parameters=(scale, *shapes[0], *shapes[1]), counts=(len(shapes[0]), len(shapes[1])))
 
     @property

@@ -16,10 +16,9 @@ from klimb.terms.group import Group
 from klimb.terms.knots import ManyKnots
 from klimb.terms.offset import OffsetTerm
 from klimb.terms.product import FieldProduct
-from klimb.terms.ridge import Ridge
+from klimb.terms.ridge import Ridge, Sparse
 from klimb.terms.seasonal import Seasonal
 from klimb.terms.smooth import Smooth
-from klimb.terms.sparsity import Sparse
 from klimb.terms.spde import MaternField
 from klimb.terms.walk import Walk
 

@@ -7,20 +7,20 @@ with a flat prior, and the field is what is left: how the pattern departs from a
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 
 from klimb._stored import stored
-from klimb.formula.errors import FormulaError
+from klimb.errors import require
 from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
 from klimb.formula.numeric import Numeric, learn_numeric
 from klimb.latents.linear import side_by_side
 from klimb.numerics.arrays import Array
-from klimb.numerics.lazy import scipy_sparse
+from klimb.numerics.lazy import scipy_linalg, scipy_sparse
 from klimb.rows.table import Source
 from klimb.terms.base import Context, Nodes, TermBlock
 from klimb.terms.field import FLAT, Innovations, IntrinsicField, banded, column_positions, grid
@@ -42,36 +42,28 @@ class Seasonal(IntrinsicField):
     period: int
     nodes: Array
     flat_sd: float = FLAT
-    parameters: tuple[ParameterBlock, ...] = field(default=())
+    parameters: tuple[ParameterBlock, ...] = ()
 
     @classmethod
     def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Any]) -> "tuple[Seasonal, ...]":
         """A node at every whole number of the column's range."""
-        arguments = bind(call, text)
+        arguments = bind(call)
         expression, period = learn_numeric(arguments["t"], source), int(arguments["period"])
-        times = column_positions(expression, source)
-        if (times != np.round(times)).any():
-            raise FormulaError("expected whole-number times", f"{times[times != np.round(times)][0]:g} in {expression}",
-                               "Count time in steps.", text, call.span)
-        nodes = grid(times)
-        if not 2 <= period <= min(MOST_PERIOD, len(nodes) - 1):
-            raise FormulaError(f"expected a period from 2 to {min(MOST_PERIOD, len(nodes) - 1)} steps", str(period),
-                               "It counts steps of the time column.", text, call.span)
+        nodes = grid(column_positions(expression, source, whole=True))
+        longest = min(MOST_PERIOD, len(nodes) - 1)
+        require(2 <= period <= longest, f"expected a period from 2 to {longest} steps", period,
+                "It counts steps of the time column.")
         return (cls(f"seasonal({arguments['t']})", expression, period, nodes),)
 
     def ready(self, block: TermBlock, context: Context) -> Self:
-        return replace(self, parameters=(self.scale_parameter(context),), flat_sd=FLAT * context.units.spread)
+        return replace(self, parameters=(context.sd(self.name, "field"),), flat_sd=FLAT * context.units.spread)
 
     # -- the prior
 
     @cached_property
     def _contrasts(self) -> Array:
         """(period, period - 1): patterns that sum to zero, orthonormal (Helmert)."""
-        m = self.period
-        out = np.zeros((m, m - 1))
-        for k in range(1, m):
-            out[:k, k - 1], out[k, k - 1] = 1.0, -float(k)
-        return np.asarray(out / np.sqrt((out**2).sum(axis=0)))
+        return np.asarray(scipy_linalg.helmert(self.period).T)
 
     @cached_property
     def _repeating(self) -> Array:
@@ -98,18 +90,12 @@ class Seasonal(IntrinsicField):
         source.check(whole == x, x, f"{self.name} needs whole-number times", "Count time in steps.")
         step = (whole - self.nodes[0]).astype(np.intp)
         n, m = len(self.nodes), self.period
-        rows, columns, values = [], [], []
-        inside = np.flatnonzero((step >= 0) & (step < n))
-        rows.append(inside)
-        columns.append(step[inside])
-        values.append(np.ones(len(inside)))
-        for row in np.flatnonzero((step < 0) | (step >= n)).tolist():  # the pattern of the nearest period goes on
-            own = _continued(int(step[row]), n, m)
-            rows.append(np.full(len(own), row))
-            columns.append(np.array([at for at, _ in own], dtype=np.intp))
-            values.append(np.array([value for _, value in own]))
-        i, j, data = np.concatenate(rows), np.concatenate(columns), np.concatenate(values)
-        field_rows = scipy_sparse.csr_array((data, (i, j)), shape=(len(x), n))
+        inside = (step >= 0) & (step < n)
+        known = np.column_stack([np.flatnonzero(inside), step[inside], np.ones(np.count_nonzero(inside))])
+        others = [(row, at, value) for row in np.flatnonzero(~inside).tolist()  # the nearest period goes on
+                  for at, value in _continued(int(step[row]), n, m)]
+        i, j, data = np.vstack([known, np.reshape(others, (-1, 3))]).T
+        field_rows = scipy_sparse.csr_array((data, (i.astype(np.intp), j.astype(np.intp))), shape=(len(x), n))
         flat = self._contrasts[step % m]
         beyond = np.maximum(np.maximum(step - (n - 1), -step), 0).astype(np.float64)
         return Nodes(side_by_side([field_rows, flat]), beyond)

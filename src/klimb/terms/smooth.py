@@ -10,27 +10,24 @@ smoothing spline's prior (Wahba 1978; Green and Silverman 1994, section 2.1, hav
 fixed column. Beyond the outer knots the second derivative is zero: the curve goes on as a straight line.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 
 from klimb._stored import stored
-from klimb.errors import InputError
-from klimb.formula.errors import FormulaError
+from klimb.errors import InputError, require
 from klimb.formula.factors import Factor, LevelFactor, NumberFactor, learn_factor
 from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
 from klimb.formula.numeric import CodedStep, Numeric, learn_numeric, moments
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
-from klimb.priors import Exponential
 from klimb.rows.table import Source
 from klimb.terms.base import Context, Dense, OneScale
 from klimb.terms.knots import ManyKnots, bands_pay
 from klimb.theta import ParameterBlock
 
-_ROWS = 2048
 FEWEST = 4  # different values of x that make a curve worth the name
 
 
@@ -54,7 +51,7 @@ class Smooth(OneScale):
     by: Factor | None = None  # a curve per level, or times a number
     level: int = -1  # of ``by``, which this curve is for
     norm: float = 1.0  # the basis is divided by it, so that the coefficients' sd is the typical size of the curve
-    parameters: tuple[ParameterBlock, ...] = field(default=())
+    parameters: tuple[ParameterBlock, ...] = ()
 
     def __post_init__(self) -> None:
         k = len(self.knots) - 2
@@ -66,12 +63,12 @@ class Smooth(OneScale):
     @classmethod
     def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Factor]) -> tuple[Any, ...]:
         """Knots at quantiles of the different values; the basis orthogonal to the line over the data."""
-        arguments = bind(call, text)
+        arguments = bind(call)
         expression = learn_numeric(arguments["x"], source)
         x = expression.evaluate(source)
         by = None if arguments["by"] is None else factors[str(arguments["by"])]
         name = f"s({arguments['x']}{f', by={by.name}' if by is not None else ''})"
-        origin, width, knots = _knots(x, expression, arguments, call, text)
+        origin, width, knots = _knots(x, expression, arguments)
         if bands_pay(len(x), len(knots)) if arguments["sparse"] is None else arguments["sparse"]:
             return _of_levels(ManyKnots.over(name, expression, (origin, width, knots), by, source))
         transform = np.linalg.inv(np.linalg.cholesky(roughness(knots)).T)
@@ -80,18 +77,17 @@ class Smooth(OneScale):
         shares = source.shares
         middle = float(shares @ u)
         deviation, pieces = shares * (u - middle), list(row_blocks(len(u), len(knots)))
-        mean, moved = np.sum([np.array([shares[rows], deviation[rows]]) @ raw_basis(u[rows], knots, transform)
-                              for rows in pieces], axis=0)
+        mean, moved = np.sum([np.array([shares[rows], deviation[rows]]) @ hats_integrated_twice(u[rows], knots)
+                              for rows in pieces], axis=0) @ transform
         slope = moved / (deviation @ (u - middle))
-        line = np.vstack([mean - slope * middle, slope])
-        scale = float(np.sqrt(sum((shares[rows] @ without_line(raw_basis(u[rows], knots, transform), u[rows], line) ** 2
-                                   ).sum() for rows in pieces))) or 1.0
-        return _of_levels(cls(name, expression, origin, width, knots, transform / scale, line / scale, by))
+        curve = cls(name, expression, origin, width, knots, transform, np.vstack([mean - slope * middle, slope]), by)
+        scale = float(np.sqrt(sum((shares[rows] @ curve.evaluate(x[rows]) ** 2).sum() for rows in pieces))) or 1.0
+        return _of_levels(replace(curve, transform=transform / scale, line=curve.line / scale))
 
     @classmethod
     def fixed_part(cls, call: Call, source: Source, text: str, factors: dict[str, Factor]) -> list[list[str]]:
         """The fixed terms that a curve leaves to its straight part: a slope, one per level of ``by``, or times it."""
-        arguments = bind(call, text)
+        arguments = bind(call)
         slope = str(arguments["x"])
         expression = learn_numeric(arguments["x"], source)
         if slope not in factors:  # the column itself may be a term already
@@ -112,8 +108,11 @@ class Smooth(OneScale):
 
     def evaluate(self, x: Array) -> Array:
         """The wiggly basis at ``x``, (n, k - 2)."""
-        u = (x - self.origin) / self.width
-        return without_line(raw_basis(u, self.knots, self.transform), u, self.line)
+        u, out = (x - self.origin) / self.width, np.empty((len(x), self.size))
+        for rows in row_blocks(*out.shape):
+            straight = self.line[0] + u[rows, None] * self.line[1]
+            out[rows] = hats_integrated_twice(u[rows], self.knots) @ self.transform - straight
+        return out
 
     def block(self, source: Source) -> Dense:
         basis = self.evaluate(self.expression.evaluate(source))
@@ -125,9 +124,7 @@ class Smooth(OneScale):
 
     def ready(self, block: Dense, context: Context) -> Self:
         norm = float(np.sqrt(context.shares @ (block.values**2).sum(axis=1))) or 1.0
-        scale = context.units.spread
-        sd = context.choices.positive(f"sd({self.name})", Exponential(scale), scale, begin=0.5 * scale, kind="smooth")
-        return replace(self, norm=self.norm * norm, parameters=(sd,))
+        return replace(self, norm=self.norm * norm, parameters=(context.sd(self.name, "smooth"),))
 
     def settled(self, block: Dense) -> Dense:
         return Dense(block.values / self.norm)
@@ -143,46 +140,23 @@ def _of_levels(curve: Any) -> tuple[Any, ...]:
     return tuple(replace(curve, name=f"{curve.name}[{level}]", level=k) for k, level in enumerate(curve.by.levels))
 
 
-def _knots(x: Array, expression: Numeric, arguments: dict[str, Any], call: Call,
-           text: str) -> tuple[float, float, Array]:
+def _knots(x: Array, expression: Numeric, arguments: dict[str, Any]) -> tuple[float, float, Array]:
     """The origin and width of x, and knots between 0 and 1."""
     distinct = np.unique(x)
-    if len(distinct) < FEWEST:
-        raise FormulaError(f"expected at least {FEWEST} different values for a curve",
-                           f"{len(distinct)} in {expression}",
-                           f"Use {expression} itself, or C({expression.column}).", text, call.span)
-    if not 3 <= arguments["k"] <= 1000:
-        raise FormulaError("expected k from 3 to 1000", str(arguments["k"]),
-                           "10 is the usual one; raise it for wavier curves.", text, call.span)
+    require(len(distinct) >= FEWEST, f"expected at least {FEWEST} different values for a curve",
+            f"{len(distinct)} in {expression}", f"Use {expression} itself, or C({expression.column}).")
+    require(3 <= arguments["k"] <= 1000, "expected k from 3 to 1000", str(arguments["k"]),
+            "10 is the usual one; raise it for wavier curves.")
     origin, width = float(distinct[0]), float(distinct[-1] - distinct[0])
-    if not np.isfinite(width):
-        raise FormulaError("expected a range that floating point can hold", f"{distinct[0]:g} to {distinct[-1]:g}",
-                           "Rescale the column.", text, call.span)
+    require(np.isfinite(width), "expected a range that floating point can hold", f"{distinct[0]:g} to {distinct[-1]:g}",
+            "Rescale the column.")
     if arguments["knots"] is None:
         u = (distinct - origin) / width
         return origin, width, np.unique(np.quantile(u, np.linspace(0.0, 1.0, min(arguments["k"], len(distinct)))))
     inner = (np.array(sorted(set(arguments["knots"]))) - origin) / width
-    if inner[0] <= 0.0 or inner[-1] >= 1.0:
-        raise FormulaError(f"expected inner knots between {distinct[0]:g} and {distinct[-1]:g}",
-                           str(arguments["knots"]), "The ends are knots by themselves.", text, call.span)
+    require(inner[0] > 0.0 and inner[-1] < 1.0, f"expected inner knots between {distinct[0]:g} and {distinct[-1]:g}",
+            str(arguments["knots"]), "The ends are knots by themselves.")
     return origin, width, np.unique(np.concatenate([[0.0], inner, [1.0]]))
-
-
-def raw_basis(u: Array, knots: Array, transform: Array) -> Array:
-    """Columns whose coefficients are independent; each with some straight part of no meaning."""
-    out = np.empty((len(u), len(knots) - 2))
-    for start in range(0, len(u), _ROWS):  # in pieces that stay in the processor's cache
-        rows = slice(start, start + _ROWS)
-        np.matmul(hats_integrated_twice(u[rows], knots), transform, out=out[rows])
-    return out
-
-
-def without_line(basis: Array, u: Array, line: Array) -> Array:
-    """``basis`` less a straight line of every column, in place."""
-    for start in range(0, len(u), _ROWS):
-        rows = slice(start, start + _ROWS)
-        basis[rows] -= line[0] + u[rows, None] * line[1]
-    return basis
 
 
 def hats_integrated_twice(u: Array, knots: Array) -> Array:

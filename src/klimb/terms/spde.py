@@ -13,7 +13,7 @@ at which kappa^4 C is not lost in the rounding of G C^-1 G: the field is nearly 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -21,7 +21,7 @@ import numpy as np
 
 from klimb._stan import literal
 from klimb._stored import stored
-from klimb.formula.errors import FormulaError
+from klimb.errors import InputError, require
 from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
 from klimb.formula.numeric import Numeric, learn_numeric
@@ -56,29 +56,24 @@ class MaternField(Field):
     spacing: float  # of the mesh where it is finest; 0 for a user's mesh
     nodes: Array
     cells: Cells
-    parameters: tuple[ParameterBlock, ...] = field(default=())
+    parameters: tuple[ParameterBlock, ...] = ()
 
     @classmethod
     def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Any]) -> "tuple[MaternField, ...]":
         """A mesh around the places of the data, or the one that the fit was given."""
-        arguments = bind(call, text)
+        arguments = bind(call)
         expressions = tuple(learn_numeric(node, source) for node in arguments.get("x", ()))
-        if not 1 <= len(expressions) <= 2:
-            raise FormulaError("expected one or two coordinates", str(len(expressions)),
-                               "Write spde(x, y) for places, spde(x) for a line.", text, call.span)
+        require(1 <= len(expressions) <= 2, "expected one or two coordinates", str(len(expressions)),
+                "Write spde(x, y) for places, spde(x) for a line.")
         name, given, spacing = f"spde({', '.join(map(str, arguments['x']))})", arguments["mesh"], arguments["spacing"]
         places = np.unique(np.column_stack([expression.evaluate(source) for expression in expressions]), axis=0)
-        if len(places) < 3:
-            raise FormulaError("expected at least three different places", str(len(places)), "Use (1 | g).", text,
-                               call.span)
-        if spacing is not None and not spacing > 0.0:
-            raise FormulaError("expected a positive spacing", f"{spacing:g}", "Leave it out for a good one.", text,
-                               call.span)
+        require(len(places) >= 3, "expected at least three different places", str(len(places)), "Use (1 | g).")
+        require(spacing is None or spacing > 0.0, "expected a positive spacing", spacing, "Leave it out.")
         extent = float(np.linalg.norm(np.ptp(places, axis=0)))
         if given is None:
             mesh, spacing = cover(places, spacing, MARGIN * extent)
         else:
-            mesh, spacing = _named_mesh(given, source, places, call, text), 0.0
+            mesh, spacing = _named_mesh(given, source, places), 0.0
         return (cls(name, expressions, extent, float(spacing), mesh.nodes, mesh.cells),)
 
     def note(self) -> str:
@@ -210,18 +205,16 @@ class MaternField(Field):
         return self.nodes if self.nodes.shape[1] == 2 else None
 
 
-def _named_mesh(wanted: str, source: Source, places: Array, call: Call, text: str) -> Mesh:
+def _named_mesh(wanted: str, source: Source, places: Array) -> Mesh:
     """The mesh that the fit was given by this name, with all places of the data inside."""
-    if wanted not in source.objects:
-        raise FormulaError(f"expected a mesh called {wanted} beside the data", "none",
-                           f"Pass klimb.fit(..., meshes={{{wanted!r}: (nodes, triangles)}}).", text, call.span)
+    require(wanted in source.objects, f"expected a mesh called {wanted} beside the data", "none",
+            f"Pass klimb.fit(..., meshes={{{wanted!r}: (nodes, triangles)}}).")
     mesh = read_mesh(source.objects[wanted], wanted)
-    if places.shape[1] != 2:
-        raise FormulaError("expected two coordinates with a mesh of triangles", str(places.shape[1]),
-                           "Write spde(x, y, mesh=...).", text, call.span)
+    require(places.shape[1] == 2, "expected two coordinates with a mesh of triangles", str(places.shape[1]),
+            "Write spde(x, y, mesh=...).")
     outside = np.flatnonzero(mesh.locate(places)[0] < 0)
     if len(outside):
-        raise FormulaError(f"expected all places of the data inside {wanted}",
-                           f"{len(outside)} outside, such as {tuple(places[outside[0]].tolist())}",
-                           "Extend the mesh beyond the data, by about the range.", text, call.span)
+        raise InputError(f"expected all places of the data inside {wanted}",
+                         f"{len(outside)} outside, such as {tuple(places[outside[0]].tolist())}",
+                         "Extend the mesh beyond the data, by about the range.")
     return mesh

@@ -10,7 +10,7 @@ geometric mean of the nodes' variances is 1, so that the sd means the same whate
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -49,18 +49,17 @@ class Walk(IntrinsicField):
     cyclic: bool
     nodes: Array
     line_sd: float = FLAT  # prior sd of the straight line, per sd of the nodes; 0: there is none
-    parameters: tuple[ParameterBlock, ...] = field(default=())
+    parameters: tuple[ParameterBlock, ...] = ()
 
     @classmethod
     def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Any]) -> "tuple[Walk, ...]":
         """Nodes at all positions of the column, those of rows without a response included."""
-        arguments, order = bind(call, text), int(call.function[-1])
+        arguments, order = bind(call), int(call.function[-1])
         expression = learn_numeric(arguments["t"], source)
         nodes = grid(column_positions(expression, source))
         fewest = order + (2 if arguments["cyclic"] else 1)
-        if len(nodes) < fewest:
-            raise FormulaError(f"expected at least {fewest} different positions for {call.function}()",
-                               f"{len(nodes)} in {expression}", f"Use {expression} itself.", text, call.span)
+        require(len(nodes) >= fewest, f"expected at least {fewest} different positions for {call.function}()",
+                f"{len(nodes)} in {expression}", f"Use {expression} itself.")
         steps = np.diff(nodes)
         if arguments["cyclic"] and steps.max() - steps.min() > 1e-9 * steps.max():
             raise FormulaError("expected equal steps for a cycle", f"steps from {steps.min():g} to {steps.max():g}",
@@ -82,7 +81,7 @@ class Walk(IntrinsicField):
         return (_cycle if self.cyclic else _path)(self.nodes, self.order)
 
     def ready(self, block: TermBlock, context: Context) -> Self:
-        return replace(self, parameters=(self.scale_parameter(context),), line_sd=FLAT * context.units.spread)
+        return replace(self, parameters=(context.sd(self.name, "field"),), line_sd=FLAT * context.units.spread)
 
     def factor(self) -> Self:
         return replace(self, line_sd=0.0)
@@ -178,15 +177,10 @@ def _free_variances(D: Any, basis: Array, order: int) -> Array:
 
 def _triangle_variances(band: Array) -> Array:
     """The diagonal of T^-1 T^-T for a lower triangular band matrix T of one or two bands below the diagonal."""
-    if len(band) == 2:
-        # x_i = (e_i - T_{i,i-1} x_{i-1}) / T_ii, and T_{i,i-1} = -T_ii where steps are equal: a sum of variances.
-        out, previous = np.empty(band.shape[1]), 0.0
-        for i, (diagonal, below) in enumerate(zip(band[0].tolist(), [0.0, *band[1, :-1].tolist()], strict=True)):
-            previous = (1.0 + below * below * previous) / (diagonal * diagonal)
-            out[i] = previous
-        return out
-    first, second = [0.0, *band[1, :-1].tolist()], [0.0, 0.0, *band[2, :-2].tolist()][: band.shape[1]]
-    out = np.empty(band.shape[1])
+    n = band.shape[1]
+    out, first, second = np.empty(n), [0.0, *band[1, :-1].tolist()], [0.0] * n
+    if len(band) > 2:
+        second = [0.0, 0.0, *band[2, :-2].tolist()][:n]
     one = two = cross = 0.0  # variances of the last node and of the one before, and their covariance
     for i, (diagonal, b, c) in enumerate(zip(band[0].tolist(), first, second, strict=True)):
         variance = (1.0 + b * b * one + c * c * two + 2.0 * b * c * cross) / (diagonal * diagonal)

@@ -169,9 +169,19 @@ class GroupCovariance(ParameterBlock):
         return np.concatenate([own, np.einsum("cij,ij->c", d_L, d_value * sd[:, None])])
 
     def log_prior(self, theta: Array) -> tuple[float, Array]:
+        """Of printed quantities too it is per unit of theta.
+
+        Sigma -> T Sigma T' keeps volume, because T has ones on its diagonal and zeros on one side of it; what changes
+        is how much of Sigma a unit of theta is worth.
+        """
         if not (self.as_printed and self.mix.size):
             return self._plain_prior(theta)
-        return self._printed_prior(theta)
+        steps = DIFFERENCE * np.eye(len(theta))
+        written = self._as_written(np.vstack([theta[None], theta + steps, theta - steps]))
+        jacobian = (written[1 : len(theta) + 1] - written[len(theta) + 1 :]) / (2.0 * DIFFERENCE)
+        (value, slope), (here, there) = self._plain_prior(written[0]), self._log_volume(np.array([theta, written[0]]))
+        own, moved = self._volume_slopes(theta), self._volume_slopes(written[0])
+        return value + float(here - there), jacobian @ (slope - moved) + own
 
     def log_density(self, theta: Array) -> float:
         printed = self.sharp_prior(theta[None])
@@ -185,19 +195,6 @@ class GroupCovariance(ParameterBlock):
         sds = sum(self.sds[i].log_densities(own) for i, own in zip(self._free, written.T, strict=False))
         volume = self._log_volume(theta) - self._log_volume(written)
         return np.asarray(sds + self._log_correlations(written[:, len(self._free) :]) + volume)
-
-    def _printed_prior(self, theta: Array) -> tuple[float, Array]:
-        """The prior of the printed quantities, per unit of the centred theta, and its gradient.
-
-        Sigma -> T Sigma T' keeps volume, because T has ones on its diagonal and zeros on one side of it; what changes
-        is how much of Sigma a unit of theta is worth.
-        """
-        steps = DIFFERENCE * np.eye(len(theta))
-        written = self._as_written(np.vstack([theta[None], theta + steps, theta - steps]))
-        jacobian = (written[1 : len(theta) + 1] - written[len(theta) + 1 :]) / (2.0 * DIFFERENCE)
-        (value, slope), (here, there) = self._plain_prior(written[0]), self._log_volume(np.array([theta, written[0]]))
-        own, moved = self._volume_slopes(theta), self._volume_slopes(written[0])
-        return value + float(here - there), jacobian @ (slope - moved) + own
 
     @cached_property
     def _depths(self) -> Array:

@@ -202,10 +202,9 @@ class PositiveParameter(SingleParameter):
         return self.prior.log_density(value) + float(theta[0]), np.array([self.prior.slope(value) + 1.0])
 
     def log_densities(self, theta: Array) -> Array:
-        """The log prior of many thetas."""
-        if isinstance(self.prior, PositivePrior) and self.prior.many:
-            return np.asarray(self.prior.log_density(np.exp(theta)) + theta)
-        return np.array([self.log_density(one) for one in theta[:, None]])
+        """The log prior of many thetas, where it has no limits."""
+        assert isinstance(self.prior, PositivePrior)
+        return np.asarray(self.prior.log_density(np.exp(theta)) + theta)
 
     def inside(self, theta: Array) -> Array:
         """A size that may be infinite has moments on the scale of its prior alone."""

@@ -15,10 +15,9 @@ from klimb.apps.papers.experiment import Experiment, Found, Job, Results, Size, 
 from klimb.apps.papers.pictures import NOTHING, PaperTable
 from klimb.errors import NotPositiveDefiniteError
 from klimb.infer.minibatch import FactorisedGaussian
-from klimb.infer.rows import SiteSums, block_sums, fit_by_sums
+from klimb.infer.rows import Block, SiteSums, block_sums, fit_by_sums
 from klimb.latents.linear import WeightPrior
 from klimb.numerics.arrays import Array
-from klimb.rows.reduction import Block
 
 SETS = {"a1a": 0.4, "german": 0.1}  # and the prior variance: near the best of [A] Table 2, that of [S]
 BLOCKS = (4, 16)

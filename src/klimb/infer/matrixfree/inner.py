@@ -305,10 +305,7 @@ class Engine:
         return Measured(gamma, rough, LogDet(M.log_det, ROUGH * float(gamma @ v), False, 0))
 
     def check_determined(self, gamma: Array) -> None:
-        """An `InputError` where the posterior is improper: a direction of weights that nothing determines.
-
-        A system with a random right-hand side tells: its solution runs away along such a direction.
-        """
+        """An error where nothing determines a direction of weights: the solution of a random system runs away there."""
         if self.latent.gaussian.proper:
             return
         A = self.latent.precision(gamma)

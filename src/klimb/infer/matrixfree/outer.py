@@ -220,11 +220,8 @@ class DoubleLoop(Step):
 
 
 def _aim(point: OuterPoint, accuracy: float) -> float:
-    """How good the next variances should be: as good as they must, once one more iteration is likely to be the last.
-
-    Those of a surrogate are off by some percent, so what comes after them is not yet the end.
-    """
-    if point.measured.variances.method == "surrogate":
+    """How good the next variances should be: as good as they must, once one more iteration is likely to be the last."""
+    if point.measured.variances.method == "surrogate":  # off by some percent: what comes next is not yet the end
         return max(FIRST_AIM, accuracy)
     if point.disagreement <= LAST * accuracy:
         return accuracy
@@ -257,10 +254,12 @@ def _start(target: BoundTarget, engine: Engine) -> OuterPoint:
 def _outer(target: BoundTarget, engine: Engine, point: OuterPoint, trail: Trail,
            longest: float) -> tuple[OuterPoint, str, float] | None:
     """The next point, the rule and the share of the step that was taken; None where nothing is better."""
-    wanted, goal, step = point.state.expectation.gamma, _goal(engine, point), longest
+    wanted, step, exact = point.state.expectation.gamma, longest, point.measured.exact
+    # The inner loop comes somewhat closer to the best mean than q is to its fixed point.
+    apart = _apart(point.measured.gamma, point.measured.v, wanted)
+    goal = float(np.clip(FOLLOW * apart, CLOSEST if exact else FOLLOW * engine.accuracy, LOOSEST))
     ahead = anticipated(target, point.state) if longest == 1.0 else None
     trail.add(point.state, wanted if ahead is None else ahead)
-    exact = point.measured.exact
     stretched = point.state.gamma / STRETCH**2 if exact and trail.slow(point.state.stationarity) else None
     proposals = {"stretch": stretched, "anderson": trail.combined() if exact else None, "cavity": ahead}
     for rule, gamma in proposals.items():
@@ -298,13 +297,6 @@ def _at_gamma(target: BoundTarget, engine: Engine, point: OuterPoint, gamma: Arr
 def _measure(target: BoundTarget, engine: Engine, gamma: Array, previous: Measured | None) -> Measured:
     target.problem.n_factor += engine.exact
     return engine.measure(gamma, previous)
-
-
-def _goal(engine: Engine, point: OuterPoint) -> float:
-    """How close to the best mean the inner loop should come: somewhat closer than q is to its fixed point."""
-    least = CLOSEST if point.measured.exact else FOLLOW * engine.accuracy
-    apart = _apart(point.measured.gamma, point.measured.v, point.state.expectation.gamma)
-    return float(np.clip(FOLLOW * apart, least, LOOSEST))
 
 
 def _apart(gamma: Array, v: Array, wanted: Array) -> float:
