@@ -255,9 +255,8 @@ class Corrector:
         # What several classes share has the moments of its prior by matched draws alone.
         tails = np.zeros((dim, 0)) if few or weights.shocks.outputs > 1 else _skewed(draws, smoothed.normalised)
         if pointed:
-            n, rows = max(n, min(POINTS * dim, int(MANY_VALUES / weights.work))), weights.shocks.shared_rows
-            every = np.linalg.eigh(rows.T @ rows)[1][:, ::-1]  # those first in which rows differ most
-            draws, smoothed = _wider(weights, draws, smoothed, n, seed, every)
+            n = max(n, min(POINTS * dim, int(MANY_VALUES / weights.work)))
+            draws, smoothed = _wider(weights, draws, smoothed, n, seed, weights.directions())
         elif smoothed.effective > 2 * dim and (tails.size or (uneven and dim <= WIDE_DIM)):
             draws, smoothed = _wider(weights, draws, smoothed, n, seed, tails)
             enough, most = (ENOUGH, MOST_VALUES) if dim <= IN_PIECES else (ENOUGH_MANY, MANY_VALUES)

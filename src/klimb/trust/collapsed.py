@@ -163,8 +163,18 @@ class ShockWeights(ABC):
     @property
     def work(self) -> int:
         """Values of log p that one draw takes, copies of a row counted: a row of weight 2 asks what two rows do."""
-        copies = getattr(self._site, "weights", None)
-        return self._each * round(float(len(self._y) if copies is None else np.sum(copies)))
+        return self._each * round(float(np.sum(self._copies)))
+
+    @property
+    def _copies(self) -> Array:
+        """How often each row counts."""
+        return np.broadcast_to(getattr(self._site, "weights", 1.0), len(self._y))
+
+    def directions(self) -> Array:
+        """All directions of the shocks, those first in which rows differ most, each with its largest entry positive."""
+        rows = self.shocks.shared_rows
+        found = np.linalg.eigh((rows.T * self._copies) @ rows)[1][:, ::-1]
+        return np.asarray(found * np.sign(found[np.abs(found).argmax(axis=0), np.arange(len(found))]))
 
     @abstractmethod
     def __call__(self, e: Array) -> CollapsedDraws:
