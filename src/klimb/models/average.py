@@ -368,8 +368,8 @@ def _moved_sd(model: Model, parts: Sequence[WeightPosterior], at: Array, log_w: 
     index = np.arange(parts[0].size)[next(iter(getattr(model, "places", ())), slice(0))]
     if len(z) == len(at) or not len(index):
         return 0.0
-    weights, squares = np.exp(log_w - np.logaddexp.reduce(log_w)), np.array([p.covariances(index, index) for p in parts])
-    squares /= np.maximum(squares.max(axis=0), 1e-300)  # their squares may overflow in the units of y
+    weights, of = np.exp(log_w - np.logaddexp.reduce(log_w)), [part.covariances(index, index) for part in parts]
+    squares = np.array(of) / np.maximum(np.max(of, axis=0), 1e-300)  # their squares may overflow in the units of y
     uneven = weights @ squares**2 / (weights @ squares) ** 2 - 1.0
     most = int(uneven.argmax())
     logs = fit_surrogate(at, np.log(squares[:, most]), weights) if uneven[most] > ALIKE else None
