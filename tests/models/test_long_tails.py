@@ -65,3 +65,38 @@ def test_sds_with_the_far_end_of_a_ridge(seed):
     for name, (mean, sd) in _truth(fit.model.terms[-1]._mesh, places, y).items():
         assert abs(rows[name][0] - mean) <= 0.05 * sd, name
         assert abs(rows[name][1] / sd - 1.0) <= (0.1 if name != "Intercept" else 0.07), name
+
+
+def _slope_beside_a_ridge(x, g, y) -> tuple[float, float]:
+    """Mean and sd of the slope: sums over log scale, log sd(g) and log sigma, the weights integrated out."""
+    tau, sd, sigma = np.exp(np.meshgrid(np.linspace(-9, 11, 61), np.linspace(-6, 1.5, 31), np.linspace(-1, 1, 31),
+                                        indexing="ij")).reshape(3, -1)
+    log_prior = -0.5 * (np.log(tau) / 2.0) ** 2 - sd - sigma + np.log(sd * sigma)  # log_normal(1, 2), exponential(1)
+    Z = np.column_stack([np.ones_like(x), x, x, g[:, None] == np.unique(g)])
+    prior = np.stack([np.full_like(tau, 25.0), np.full_like(tau, 16.0), tau**2, *[sd**2] * (Z.shape[1] - 3)], axis=1)
+    precision = (Z.T @ Z) / sigma[:, None, None] ** 2 + np.eye(Z.shape[1]) / prior[:, None, :]
+    pull = (Z.T @ y) / sigma[:, None] ** 2
+    V = np.linalg.inv(precision)
+    mean = np.einsum("sij,sj->si", V, pull)
+    logs = log_prior - 0.5 * (np.linalg.slogdet(precision)[1] + np.log(prior).sum(axis=1)) - len(y) * np.log(sigma)
+    logs += 0.5 * (np.einsum("si,si->s", mean, pull) - y @ y / sigma**2)
+    w = np.exp(logs - logs.max())
+    w /= w.sum()
+    centre = w @ mean[:, 1]
+    return float(centre), float(np.sqrt(w @ (V[:, 1, 1] + mean[:, 1] ** 2) - centre**2))
+
+
+def test_a_coefficient_that_hangs_on_a_scale_with_a_long_tail():
+    """The variance of a slope beside a ridge over its own column follows the scale of the ridge, whose far tail has
+    none of the points that the weights are kept at: what is known of it moved their weights the wrong way."""
+    rng = np.random.default_rng(5)
+    x, g = rng.standard_normal(40), np.repeat(np.arange(8), 5)
+    x = (x - x.mean()) / x.std()
+    y = 0.8 * x + 0.5 * rng.standard_normal(8)[g] + rng.standard_normal(40)
+    fit = klimb.fit("y ~ x + ridge(same) + (1 | g)", {"x": x, "same": x, "y": y, "g": g.astype(str)}, priors={
+        "Intercept": "normal(0, 5)", "x": "normal(0, 4)", "scale(ridge)": "log_normal(1, 2)", "sd(g)": "exponential(1)",
+        "sigma": "exponential(1)"})
+    found, (mean, sd) = next(row for row in fit.table_rows() if row.name == "x"), _slope_beside_a_ridge(x, g, y)
+    assert abs(found.mean - mean) < 0.05 * sd
+    assert abs(found.sd / sd - 1.0) < 0.05
+    assert fit.trust.verdict == "trust"

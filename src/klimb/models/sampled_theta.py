@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from klimb.numerics.arrays import Array
+from klimb.numerics.mixtures import mixture_quantile
 from klimb.numerics.pareto import RELIABLE, smooth_log_weights
 from klimb.numerics.proposals import HalfLines, fit_students
 from klimb.numerics.surrogate import fit_surrogate, nearest_of, quadratics
@@ -26,6 +27,7 @@ APART = 2.0  # root of the mean of squared distances, in sd, from the nearest fi
 BESIDE = 2.0  # sds from a walk along a tail, up to which it is believed there
 MANY = 16_384  # points that it weighs
 SETTLED = 4  # steps to weights of few points that have the moments of many
+BENT = 3.0  # spreads from the median that theta comes to at most for those moments
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,7 +203,14 @@ def mixture_log_density(theta: Array, proposals: Sequence[tuple[int, Any]]) -> A
 
 
 def calibrated(theta: Array, weights: Array, many: Array, many_weights: Array) -> Array:
-    """Weights of a few points, changed least so that first and second moments of theta are those of many points."""
+    """Weights of a few points, changed least so that first and second moments of theta are those of many points.
+
+    Of theta as it is bent towards `BENT` spreads from its median: a far tail that has none of the few points would
+    otherwise be made up for by those that are there.
+    """
+    low, middle, high = (mixture_quantile(many_weights, many, np.zeros_like(many), p) for p in (0.16, 0.5, 0.84))
+    theta, many = ((one - middle) / (0.5 * (high - low) + 1e-300) for one in (theta, many))
+    theta, many = (one / np.sqrt(1.0 + (one / BENT) ** 2) for one in (theta, many))
     centre = many_weights @ many
     sd = np.sqrt(many_weights @ (many - centre) ** 2) + 1e-300
     phi, goal = quadratics((theta - centre) / sd), many_weights @ quadratics((many - centre) / sd)
