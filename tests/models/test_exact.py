@@ -201,7 +201,7 @@ def test_few_groups_are_no_funnel(groups: int, rows: int, apart: float) -> None:
     rng = np.random.default_rng(14)
     g = np.arange(rows) % groups
     data = {"g": g, "y": apart * g + rng.standard_normal(rows)}
-    found = klimb.fit("y ~ 1 + (1 | g)", data, priors={"sd(g)": "exponential(1)"}).exact(draws=2000)
+    found = klimb.fit("y ~ 1 + (1 | g)", data, priors={"sd(g)": "exponential(1)"}).exact()  # 2,000 have rhat 1.01
     assert found.trust.verdict == "verified", found.trust.advice
 
 
