@@ -122,7 +122,7 @@ def test_pieces_have_the_mean_and_covariance_of_the_whole():
 def test_few_points_get_the_second_moments_of_many():
     rng = np.random.default_rng(5)
     few, many = rng.standard_normal((63, 9)), rng.standard_normal((4000, 9))
-    w = calibrated(few, np.full(63, 1.0 / 63), many, np.full(4000, 1.0 / 4000))
+    w = calibrated(few, many, np.full(63, 1.0 / 63), np.full(4000, 1.0 / 4000))
     sd = np.sqrt(w @ (few - w @ few) ** 2)
     assert np.abs(sd / many.std(axis=0) - 1.0).max() < 0.05  # products of nine are more than 63 points can carry
 

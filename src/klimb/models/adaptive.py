@@ -3,7 +3,7 @@
 The first points come from a t around the mode, split along the axes of the curvature as the objective falls to either
 side, and from one around zero for every sd that may be zero, whose log would have a tail without an end. A surrogate of
 the objective has to predict it at points of its own choice; while it cannot, t's are fitted to the weighted points and
-more are drawn, up to a limit. All points count, each against the mixture of all proposals it could have come from.
+more are drawn, up to a limit. All points count, each against the mixture of all proposals.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from klimb.models.sampled_theta import (
     GOOD_KHAT,
     SMOOTH,
     SampledTheta,
+    bent,
     calibrated,
     mixture_log_density,
     smoothed_points,
@@ -350,8 +351,7 @@ def _near_zero(mode: Array, axes: Array, points: _Points) -> list[StudentMixture
     """A t around zero of every half line, as wide as half the way from there to the mode."""
     covariance, found = axes @ axes.T, []
     for j in np.flatnonzero(~np.isnan(points.coordinates.centre)):
-        centre = mode.copy()
-        centre[j] = 0.0
+        centre = np.where(np.arange(len(mode)) == j, 0.0, mode)
         spread = WIDER**2 * (covariance - np.outer(covariance[j], covariance[j]) / covariance[j, j])
         spread[j, j] += (0.5 * mode[j]) ** 2
         found.append(StudentMixture(np.ones(1), centre[None], np.linalg.cholesky(spread)[None]))
@@ -416,15 +416,15 @@ def _components(found: SampledTheta, points: _Points, axes: Array) -> tuple[Comp
 
 def _with_marginals(found: SampledTheta, points: _Points, theta: Array, w: Array,
                     parts: tuple[WeightPosterior, ...]) -> Components:
-    smoothed, khat, effective = found.smoothed, found.khat, found.n_effective
-    error = found.own_error if smoothed is None else float(np.nanmax([found.learnt, found.stated]))
+    smoothed, khat, effective, error = found.smoothed, found.khat, found.n_effective, found.own_error
     many, many_weights = _heavy(found) if smoothed is None else (smoothed.theta, smoothed.weights)
+    error = error if smoothed is None else float(np.nanmax([found.learnt, found.stated]))
     if smoothed is not None and found.smooth:
         khat, effective = smoothed.khat, smoothed.n_effective
-    # Beyond the limits of a search the objective is that at the limit, less a penalty.
-    lower, upper = points.theta.lower, points.theta.upper
-    every, kept = (np.clip(found.coordinates.theta(one), lower, upper) for one in (many, theta))
-    w = calibrated(points.theta.inside(kept), w / w.sum(), points.theta.inside(every), many_weights)
+    limits = points.theta.lower, points.theta.upper  # beyond them the objective is that at the limit, less a penalty
+    every, kept = (np.clip(found.coordinates.theta(one), *limits) for one in (many, theta))
+    few, others = bent(points.theta.inside(kept), points.theta.inside(every), many_weights)
+    w = calibrated(few, others, w / w.sum(), many_weights)
     return Components(w, kept, parts, marginal_quantiles(every, many_weights), khat=khat, n_effective=effective,
                       points=every, point_weights=many_weights, error=error)
 

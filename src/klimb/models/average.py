@@ -254,7 +254,7 @@ def _lattice(peak: Peak, A: Array, around: _Around) -> Averaged:
         density, plain = (np.exp(one - np.logaddexp.reduce(one)) for one in heights)
         if rough <= SURE:  # then it knows better than sums over the nodes
             own, inside = np.exp(log_w - np.logaddexp.reduce(log_w)), peak.model.theta.inside
-            log_w = np.log(calibrated(inside(thetas), own, inside(between), density))
+            log_w = np.log(calibrated(inside(thetas), inside(between), own, density))
         error = np.inf if rough == np.inf else _moved_moments(peak, (thetas, np.exp(log_w)), (between, density))
         more = 2**d * len(values)
         parts, at = [points[node].part for node in nodes], spacing * np.array(nodes)

@@ -202,15 +202,18 @@ def mixture_log_density(theta: Array, proposals: Sequence[tuple[int, Any]]) -> A
     return np.asarray(np.logaddexp.reduce(logs, axis=0))
 
 
-def calibrated(theta: Array, weights: Array, many: Array, many_weights: Array) -> Array:
-    """Weights of a few points, changed least so that first and second moments of theta are those of many points.
+def bent(theta: Array, many: Array, weights: Array) -> tuple[Array, Array]:
+    """Both sets of points bent towards `BENT` spreads from the median, by the ``weights`` of the many.
 
-    Of theta as it is bent towards `BENT` spreads from its median: a far tail that has none of the few points would
-    otherwise be made up for by those that are there.
+    A far tail that has none of the few points would otherwise be made up for by those that are there.
     """
-    low, middle, high = (mixture_quantile(many_weights, many, np.zeros_like(many), p) for p in (0.16, 0.5, 0.84))
+    low, middle, high = (mixture_quantile(weights, many, np.zeros_like(many), p) for p in (0.16, 0.5, 0.84))
     theta, many = ((one - middle) / (0.5 * (high - low) + 1e-300) for one in (theta, many))
-    theta, many = (one / np.sqrt(1.0 + (one / BENT) ** 2) for one in (theta, many))
+    return theta / np.sqrt(1.0 + (theta / BENT) ** 2), many / np.sqrt(1.0 + (many / BENT) ** 2)
+
+
+def calibrated(theta: Array, many: Array, weights: Array, many_weights: Array) -> Array:
+    """Weights of a few points, changed least so that first and second moments of theta are those of many points."""
     centre = many_weights @ many
     sd = np.sqrt(many_weights @ (many - centre) ** 2) + 1e-300
     phi, goal = quadratics((theta - centre) / sd), many_weights @ quadratics((many - centre) / sd)
