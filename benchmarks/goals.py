@@ -172,8 +172,6 @@ def small_mixed(folder: Path | None) -> list[Goal]:
         numbers = {key for key in rows[0] if key not in LEVELS and _is_number(rows[0][key])}
         frame = {key: np.array([float(row[key]) if key in numbers else row[key] for row in rows]) for key in rows[0]}
         plain = {key: column if key in numbers else column.tolist() for key, column in frame.items()}
-        if name == "VerbAgg":
-            plain["r2"] = (frame["r2"] == "Y").astype(float)
         data = {"formula": text, "frame": frame, "family": FAMILIES[name]}
         found.append(Goal(f"{name}, beside glmm", 10.0, partial(seconds, partial(formula, data)),
                           partial(_glmm, plain, text, FAMILIES[name].replace("bernoulli", "binomial"))))
