@@ -214,8 +214,8 @@ def test_two_sds_that_cannot_be_told_apart_are_sampled_as_advised() -> None:
         assert set(priors) == {"sd(g)", "sigma"}
         told = klimb.fit("y ~ 1 + (1 | g)", data, priors=priors)
         # One divergent transition in 4,000 is a doubt, and it comes and goes with the rounding of a fit.
-        verdicts = [told.exact(draws=4000, seed=seed).trust.verdict for seed in (1, 2, 3)]
-        assert verdicts.count("verified") >= 2
+        verdicts = [told.exact(draws=4000, seed=seed).trust.verdict for seed in range(1, 7)]
+        assert verdicts.count("verified") >= 4
     else:
         assert drawn.trust.verdict == "verified"
 
