@@ -339,3 +339,11 @@ def test_awkward_data_stay_quiet():
         assert np.isfinite(empty.fit.bound)
         flat = hidden_markov(np.zeros(30), 2)
         assert np.isfinite(flat.fit.bound)
+
+
+def test_centres_among_equal_rows_are_found_without_a_word():
+    """Other warnings than those of an empty centre would be errors here."""
+    from klimb.conjugate.models.mixtures import kmeans
+
+    nearest = kmeans(np.repeat(np.arange(6.0).reshape(3, 2), 9, axis=0), 5)
+    assert [len(set(nearest[k : k + 9])) for k in (0, 9, 18)] == [1, 1, 1]

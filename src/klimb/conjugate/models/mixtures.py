@@ -177,8 +177,8 @@ def kmeans(X: Array, count: int, seed: int = 0) -> Any:
 
     rng = np.random.default_rng(seed)
     some = X if len(X) <= SEED_ROWS else X[rng.choice(len(X), max(SEED_ROWS, count), replace=False)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a centre that lost all its rows stays where it was
+    with warnings.catch_warnings(), np.errstate(invalid="ignore"):  # equal rows leave no distances to draw by
+        warnings.filterwarnings("ignore", "One of the clusters is empty")  # its centre stays where it was
         centres, nearest = kmeans2(some, count, 10, minit="++", seed=rng)
         return nearest if some is X else kmeans2(X, centres, 3, minit="matrix")[1]
 
