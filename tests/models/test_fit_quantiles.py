@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
-from scipy.special import ndtr
+from scipy.special import expit, ndtr
 
-from klimb import sites
+from klimb import likelihoods, sites
 from klimb.models.components import Latents, marginal_quantiles
-from klimb.models.prediction import response_quantile
+from klimb.models.prediction import mean_moments, response_quantile
 from klimb.numerics.mixtures import mixture_above, mixture_moments, mixture_quantile, sd_beyond
 from klimb.sites.prediction import predictive_cdf
 
@@ -22,6 +24,31 @@ def test_quantiles_of_normals(scale, p):
     means, sds = scale * RNG.standard_normal((6, 40)), np.exp(RNG.standard_normal((6, 40)))
     found = mixture_quantile(WEIGHTS, means, sds, p)
     np.testing.assert_allclose(WEIGHTS @ ndtr((found - means) / sds), p, atol=1e-9)
+
+
+@pytest.mark.parametrize(("p", "means", "sds"), [
+    (0.3, [-5.5, -0.8, 5.8, -2.3, 5.2, 2.1], [2.5, 2.4, 0.5, 0.2, 0.8, 7.8]),
+    (0.5, [-1.3, -2.8, -4.3, -6.5, -3.1, 8.4], [1.6, 0.3, 0.9, 12.9, 3.2, 0.7]),
+])
+def test_newton_would_go_back_and_forth_between_parts_that_lie_apart(p, means, sds):
+    """It ends 0.18 and 0.11 of the mass away after a hundred steps."""
+    every, rng = np.full(6, 1.0 / 6.0), np.random.default_rng(0)
+    means = np.column_stack([means, 3.0 * rng.standard_normal((6, 2_000))])
+    sds = np.column_stack([sds, 0.1 + np.exp(rng.standard_normal((6, 2_000)))])
+    found = mixture_quantile(every, means, sds, p)
+    np.testing.assert_allclose(every @ ndtr((found - means) / sds), p, atol=1e-9)
+
+
+def test_mean_and_sd_of_a_chance_from_few_nodes_are_those_of_many():
+    likelihood = likelihoods.likelihood("bernoulli")
+    model = SimpleNamespace(likelihood=likelihood, new_site=lambda _: sites.Logistic())
+    m, sd = (grid.ravel() for grid in np.meshgrid(np.linspace(-25.0, 25.0, 101), [0.0, 0.05, 0.3, 0.499, 0.6, 2.0]))
+    mean, variance = mean_moments(model, m, sd**2)
+    nodes, mass = np.polynomial.hermite_e.hermegauss(180)
+    p = expit(m + sd * nodes[:, None])
+    expected = mass @ p / mass.sum()
+    np.testing.assert_allclose(mean, expected, rtol=2e-10)
+    np.testing.assert_allclose(variance, mass @ (p - expected) ** 2 / mass.sum(), rtol=1e-5, atol=1e-25)
 
 
 def test_parts_without_width():

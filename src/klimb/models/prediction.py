@@ -33,6 +33,7 @@ SAMPLED, TELLING = 500, 1e-4  # rows that are asked, and differences of predicti
 VAGUE = 1.5  # sd of a log mean, at the likeliest theta, from which leading order leaves the sd of the mean open
 CARRIERS = 40  # effective draws from which an sd is right to a tenth
 NODES = {5: (0.0, 0.1), 10: (0.1, 0.5), 20: (0.5, 1.0), 48: (1.0, np.inf)}  # for the sd of the mean of y, by sds of f
+ALIKE = 0.5  # sd of a log odds up to which these nodes give the mean of a chance as well, to ten digits
 
 
 def columns_of(f: Latents, kind: PredictionKind, tail: float, levels: tuple[str, ...], aux: Any,
@@ -172,17 +173,34 @@ def mean_moments(model: Any, m: Array, v: Array) -> tuple[Array, Array]:
         with np.errstate(over="ignore", invalid="ignore"):
             mean = np.exp(m + 0.5 * v)
             return mean, mean**2 * np.expm1(v)
-    mean, variance = np.asarray(model.new_site(None).response_moments(m, v)[0]), np.empty_like(m)
-    sd = np.sqrt(v)
+    mean, variance, sd = np.empty_like(m), np.empty_like(m), np.sqrt(v)
+    logit = likelihood.link.inverse is LINKS["logit"].inverse
+    rest = ~(sd < (ALIKE if logit else 0.0))
+    if rest.any():
+        mean[rest] = model.new_site(None).response_moments(m[rest], v[rest])[0]
     # The spread of E[y | f] around its mean: few digits are enough, and the rule's own mean makes it never negative.
     for number, (low, high) in NODES.items():
         nodes, mass = hermite(number)
         at = np.flatnonzero((sd >= low) & (sd < high))
         for rows in row_blocks(len(at), number):
             some = at[rows]
-            values = likelihood.link.inverse(m[some] + sd[some] * nodes[:, None])
-            variance[some] = mass @ (values - mass @ values) ** 2
+            f = np.multiply.outer(nodes, sd[some])
+            f += m[some]
+            values = _expit(f) if logit else likelihood.link.inverse(f)
+            own = mass @ values
+            if logit and high <= ALIKE:
+                mean[some] = own
+            values -= own
+            variance[some] = mass @ np.square(values, out=values)
     return mean, variance
+
+
+def _expit(f: Array) -> Array:
+    """1 / (1 + e^-f) in place; vectorised exponentials take a third of the time of `scipy.special.expit`."""
+    with np.errstate(over="ignore", under="ignore"):
+        np.exp(np.negative(f, out=f), out=f)
+    f += 1.0
+    return np.divide(1.0, f, out=f)
 
 
 def level_columns(f: Latents, sites: list[Site], levels: tuple[str, ...]) -> dict[str, Array]:

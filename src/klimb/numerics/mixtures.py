@@ -9,9 +9,10 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
 from klimb.numerics.special import SQRT_2PI
 
-STEPS = 100  # at most: Newton needs half a dozen, bisection where it fails some fifty
+STEPS = 100  # at most: Halley's steps are a few, bisection where it fails some fifty
 FARTHEST, LARGEST, MOST_BEYOND = 20.0, 100.0, 20.0  # of a tail beyond points: logs, and times what is known
-CLOSE, SHORT = 1e-8, 1e-5  # in standard deviations: an interval, and a step of Newton's, which leaves its square
+CLOSE = 1e-8  # of the mean standard deviation: an interval that is short enough
+SHORT = 1e-3  # of the smallest: a step of Halley's, which leaves its cube
 
 
 def mixture_moments(weights: Array, means: Array, variances: Array) -> tuple[Array, Array]:
@@ -21,14 +22,14 @@ def mixture_moments(weights: Array, means: Array, variances: Array) -> tuple[Arr
 
 
 def mixture_quantile(weights: Array, means: Array, sds: Array, p: float) -> Array:
-    """The p-quantiles of mixtures of normals, parts along the first axis: Newton steps between the parts' own."""
+    """The p-quantiles of mixtures of normals, parts along the first axis: Halley's steps between the parts' own."""
     if len(weights) == 1:
         return np.asarray(means[0] + sds[0] * ndtri(p))
     if not sds.any():
         return points_quantiles(weights, means, (p,))[0]
     out = np.empty(means.shape[1])
     for block in row_blocks(len(out), 8 * len(weights)):
-        out[block] = _newton(weights, means[:, block], np.maximum(sds[:, block], 1e-300), p)
+        out[block] = _halley(weights, means[:, block], np.maximum(sds[:, block], 1e-300), p)
     return out
 
 
@@ -41,24 +42,31 @@ def points_quantiles(weights: Array, points: Array, levels: Sequence[float]) -> 
     return [np.asarray(rows[every, order[every, own]]) for own in at]
 
 
-def _newton(weights: Array, means: Array, sds: Array, p: float) -> Array:
+def _halley(weights: Array, means: Array, sds: Array, p: float) -> Array:
     parts = means + sds * ndtri(p)
     low, high = parts.min(axis=0), parts.max(axis=0)
-    x = weights @ parts
-    tolerance = CLOSE * (weights @ sds)
+    x, last = weights @ parts, np.full(parts.shape[1], np.inf)
+    tolerance, short = CLOSE * (weights @ sds), SHORT * sds.min(axis=0)
     open_ = np.flatnonzero(high - low > tolerance)
     for _ in range(STEPS):
         if not open_.size:
             break
         at = x[open_]
         with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):
-            scores = (at - means[:, open_]) / sds[:, open_]
+            own = sds[:, open_]
+            scores = (at - means[:, open_]) / own
             gap = weights @ ndtr(scores) - p
-            new = at - gap / (weights @ (np.exp(-0.5 * scores**2) / sds[:, open_]) / SQRT_2PI)
+            heights = np.exp(-0.5 * scores**2) / own
+            slope = -(weights @ (heights * scores / own))
+            height = weights @ heights
+            step = gap / height * SQRT_2PI
+            new = at - step / np.clip(1.0 - 0.5 * step * slope / height, 0.5, 2.0)
         low[open_], high[open_] = np.where(gap < 0, at, low[open_]), np.where(gap < 0, high[open_], at)
-        inside = (new >= low[open_]) & (new <= high[open_])
+        # Between parts that lie apart steps may go back and forth for ever: what does not halve them is not taken.
+        inside = (new >= low[open_]) & (new <= high[open_]) & (np.abs(new - at) <= 0.5 * last[open_])
         x[open_] = np.where(inside, new, 0.5 * (low[open_] + high[open_]))
-        done = np.where(inside, np.abs(new - at) * (CLOSE / SHORT), high[open_] - low[open_]) <= tolerance[open_]
+        last[open_] = np.abs(x[open_] - at)
+        done = np.where(inside, np.abs(new - at) <= short[open_], high[open_] - low[open_] <= tolerance[open_])
         open_ = open_[~done]
     return np.asarray(x)
 
