@@ -26,7 +26,7 @@ STATIONARY = [RBF, Matern12, Matern32, Matern52, RationalQuadratic]
 
 
 def squares(X, lengthscale=1.0, Z=None):
-    distances = SquaredDistances(X, Z, np.broadcast_to(np.float64(lengthscale), X.shape[1]))
+    distances = SquaredDistances(X, X if Z is None else Z, np.broadcast_to(np.float64(lengthscale), X.shape[1]))
     return distances.squared(slice(0, len(X)), slice(0, len(X if Z is None else Z)))[0]
 
 

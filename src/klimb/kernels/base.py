@@ -234,29 +234,20 @@ class Kernel(Parametric):
 class LeafKernel(Leaf, Kernel):
     """A kernel that is not built of others. Its first parameter is its variance, its k(x, x) by default."""
 
-    vector_fields: ClassVar[tuple[str, ...]] = ()  # parameters that may be one per column
+    _clean = staticmethod(positive)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         owner = type(self).__name__
-        for name in self.parameter_fields:
-            clean = positive(getattr(self, name), name, owner, vector=name in self.vector_fields)
-            object.__setattr__(self, name, clean)
         if hasattr(self, "active_dims"):
             object.__setattr__(self, "active_dims", _clean_dims(self.active_dims, owner))
             if self.active_dims is not None:
                 self._check_vectors(len(self.active_dims), f"{owner} with active_dims={self.active_dims}")
 
-    def _check_vectors(self, width: int, what: str) -> None:
-        for name in self.vector_fields:
-            value = getattr(self, name)
-            if isinstance(value, tuple) and len(value) != width:
-                raise InputError(f"{what} takes one {name} or {width}", f"{len(value)} values",
-                                 f"Pass a single {name}, or one per column that the kernel sees.")
-
     def _check_width(self, width: int) -> None:
         dims = getattr(self, "active_dims", None)
         if dims is None:
-            self._check_vectors(width, f"{type(self).__name__} on inputs with {width} column{'s' * (width != 1)}")
+            super()._check_width(width)
         elif max(dims) >= width:
             raise InputError(f"active_dims must lie within 0 and {width - 1}, the columns of X", f"{max(dims)}",
                              "Columns are counted from 0.")
@@ -266,6 +257,11 @@ class LeafKernel(Leaf, Kernel):
         dims = getattr(self, "active_dims", None)
         return X if dims is None else X[:, dims]
 
+    def _seen(self, X: Array, Z: Array | None) -> tuple[Array, Array]:
+        """The columns of both inputs; twice the same array where Z is None."""
+        left = self._columns(X)
+        return left, left if Z is None else self._columns(Z)
+
     def _spread(self, gradient: Array, width: int) -> Array:
         """A gradient in the columns that the kernel sees, as one in all ``width`` columns."""
         dims = getattr(self, "active_dims", None)
@@ -274,14 +270,6 @@ class LeafKernel(Leaf, Kernel):
         full = np.zeros((len(gradient), width))
         full[:, dims] = gradient
         return full
-
-    def _vector(self, name: str, width: int) -> Array:
-        """A parameter as one number per column."""
-        return np.broadcast_to(np.asarray(getattr(self, name), dtype=np.float64), width)
-
-    def _collected(self, name: str, per_column: Array) -> Array:
-        """A gradient per column as one per entry of the parameter."""
-        return per_column if isinstance(getattr(self, name), tuple) else per_column.sum(keepdims=True)
 
     def _diag(self, X: Array) -> Array:
         return np.full(len(X), self._entries()[0].value)

@@ -1,4 +1,4 @@
-"""Kernels that are products of features: Constant, White, Linear, Polynomial, Cosine."""
+"""Kernels that are powers of products of features: Constant, White, Linear, Polynomial, Cosine."""
 
 import math
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ import numpy as np
 from klimb.errors import InputError
 from klimb.kernels.base import LeafKernel
 from klimb.kernels.parameters import Columns, Value
-from klimb.kernels.tiles import Pairs, centre_of
+from klimb.kernels.tiles import Pairs, by_angles, centre_of, on_circles
 from klimb.numerics.arrays import Array
 
 
@@ -68,6 +68,46 @@ class FlatPairs(Pairs):
         return np.zeros(self._right_shape)
 
 
+class DotPairs(Pairs):
+    """variance * (a_i'b_j + offset)^degree, with ``a`` and ``b`` features of the left and right inputs.
+
+    Without ``inputs`` the gradient in ``b`` is not gathered.
+    """
+
+    def __init__(self, kernel: LeafKernel, width: int, a: Array, b: Array, *, variance: float = 1.0,
+                 offset: float = 0.0, degree: int = 1, inputs: bool) -> None:
+        self._leaf, self._width, self._a, self._b, self._inputs = kernel, width, a, b, inputs
+        self._variance, self._offset, self._degree = variance, offset, degree
+        self._by_variance = self._by_offset = 0.0
+        self._by_a, self._by_b = np.zeros(a.shape), np.zeros(b.shape)
+
+    def tile(self, rows: slice, columns: slice) -> Array:
+        return self._variance * whole_power(self._base(rows, columns), self._degree)
+
+    def pull(self, rows: slice, columns: slice, G: Array) -> None:
+        base = self._base(rows, columns)
+        G *= self._variance
+        if self._degree > 1:
+            G *= whole_power(base, self._degree - 1)
+        self._by_variance += float(np.vdot(G, base))
+        if self._offset:  # of polynomials
+            G *= self._degree
+            self._by_offset += self._offset * float(G.sum())
+        self._by_a[rows] += G @ self._b[columns]
+        if self._inputs:
+            self._by_b[columns] += G.T @ self._a[rows]
+
+    def _base(self, rows: slice, columns: slice) -> Array:
+        product = np.asarray(self._a[rows] @ self._b[columns].T)
+        return product + self._offset if self._offset else product
+
+    def gradient(self) -> Array:
+        return np.array([self._by_variance, self._by_offset])[: len(self._leaf.parameter_fields)]
+
+    def right_gradient(self) -> Array:
+        return self._leaf._spread(self._by_b, self._width)
+
+
 @dataclass(frozen=True, repr=False)
 class Linear(LeafKernel):
     """sum_d variance_d x_d z_d: linear functions through the origin; one variance, or one per column.
@@ -86,7 +126,9 @@ class Linear(LeafKernel):
     active_dims: Columns | None = field(default=None, kw_only=True)
 
     def _pairs(self, X: Array, Z: Array | None, *, inputs: bool = False) -> Pairs:
-        return LinearPairs(self, X, Z, inputs=inputs)
+        left, right = self._seen(X, Z)
+        weighted = left * self._vector("variance", left.shape[1])
+        return LinearPairs(self, X.shape[1], weighted, right, inputs=inputs)
 
     def _diag(self, X: Array) -> Array:
         seen = self._columns(X)
@@ -97,37 +139,11 @@ class Linear(LeafKernel):
         return self._collected("variance", self._vector("variance", seen.shape[1]) * (g @ (seen * seen)))
 
 
-class ColumnPairs(Pairs):
-    """A kernel bound to the columns that it sees; its gradient in the right inputs is summed tile by tile."""
-
-    def __init__(self, kernel: LeafKernel, X: Array, Z: Array | None, *, inputs: bool) -> None:
-        self._leaf, self._width, self._inputs = kernel, X.shape[1], inputs
-        self._left = kernel._columns(X)
-        self._right = self._left if Z is None else kernel._columns(Z)
-        self._right_sums = np.zeros(self._right.shape) if inputs else np.zeros((0, 0))
-
-    def right_gradient(self) -> Array:
-        return self._leaf._spread(self._right_sums, self._width)
-
-
-class LinearPairs(ColumnPairs):
-    """A linear kernel bound to its inputs."""
-
-    def __init__(self, kernel: Linear, X: Array, Z: Array | None, *, inputs: bool) -> None:
-        super().__init__(kernel, X, Z, inputs=inputs)
-        self._weighted = self._left * kernel._vector("variance", self._left.shape[1])
-        self._sums = np.zeros(self._left.shape[1])
-
-    def tile(self, rows: slice, columns: slice) -> Array:
-        return np.asarray(self._weighted[rows] @ self._right[columns].T)
-
-    def pull(self, rows: slice, columns: slice, G: Array) -> None:
-        self._sums += np.einsum("id,id->d", self._weighted[rows], G @ self._right[columns])
-        if self._inputs:
-            self._right_sums[columns] += G.T @ self._weighted[rows]
+class LinearPairs(DotPairs):
+    """A linear kernel bound to its inputs, the left ones times the variances."""
 
     def gradient(self) -> Array:
-        return self._leaf._collected("variance", self._sums)
+        return self._leaf._collected("variance", np.einsum("id,id->d", self._a, self._by_a))
 
 
 @dataclass(frozen=True, repr=False)
@@ -153,7 +169,8 @@ class Polynomial(LeafKernel):
         super().__post_init__()
 
     def _pairs(self, X: Array, Z: Array | None, *, inputs: bool = False) -> Pairs:
-        return PolynomialPairs(self, X, Z, inputs=inputs)
+        return DotPairs(self, X.shape[1], *self._seen(X, Z), variance=self.variance, offset=self.offset,
+                        degree=self.degree, inputs=inputs)
 
     def _diag(self, X: Array) -> Array:
         base = self._base(X)
@@ -171,37 +188,9 @@ class Polynomial(LeafKernel):
         return np.asarray(np.einsum("ij,ij->i", seen, seen) + self.offset)
 
 
-class PolynomialPairs(ColumnPairs):
-    """A polynomial kernel bound to its inputs."""
-
-    def __init__(self, kernel: Polynomial, X: Array, Z: Array | None, *, inputs: bool) -> None:
-        super().__init__(kernel, X, Z, inputs=inputs)
-        self._kernel = kernel
-        self._variance_pull = self._offset_pull = 0.0
-
-    def tile(self, rows: slice, columns: slice) -> Array:
-        return self._kernel.variance * whole_power(self._base(rows, columns), self._kernel.degree)
-
-    def pull(self, rows: slice, columns: slice, G: Array) -> None:
-        base = self._base(rows, columns)
-        G *= self._kernel.variance
-        G *= whole_power(base, self._kernel.degree - 1)
-        self._variance_pull += float(np.vdot(G, base))
-        G *= self._kernel.degree
-        self._offset_pull += self._kernel.offset * float(G.sum())
-        if self._inputs:
-            self._right_sums[columns] += G.T @ self._left[rows]
-
-    def _base(self, rows: slice, columns: slice) -> Array:
-        return np.asarray(self._left[rows] @ self._right[columns].T + self._kernel.offset)
-
-    def gradient(self) -> Array:
-        return np.array([self._variance_pull, self._offset_pull])
-
-
 def whole_power(base: Array, degree: int) -> Array:
     """base^degree by products: far faster than a floating-point power, and exact for whole numbers."""
-    return reduce(np.multiply, [base] * degree, np.ones_like(base))
+    return reduce(np.multiply, [base] * (degree - 1), base) if degree else np.ones_like(base)
 
 
 @dataclass(frozen=True, repr=False)
@@ -225,37 +214,22 @@ class Cosine(LeafKernel):
         return CosinePairs(self, X, Z)
 
 
-class CosinePairs(Pairs):
-    """cos(a - b) = cos a cos b + sin a sin b, so that a tile is a product of two columns."""
+class CosinePairs(DotPairs):
+    """cos(a - b) = cos a cos b + sin a sin b, where a and b are sums of angles over the columns."""
 
     def __init__(self, kernel: Cosine, X: Array, Z: Array | None) -> None:
-        self._kernel, self._width = kernel, X.shape[1]
-        left = kernel._columns(X)
-        right = left if Z is None else kernel._columns(Z)
+        left, right = kernel._seen(X, Z)
         self._frequency = 2.0 * math.pi / kernel._vector("lengthscale", left.shape[1])
         centre = centre_of(left)
         self._left, self._right = (left - centre) * self._frequency, (right - centre) * self._frequency
-        a, b = self._left.sum(axis=1), self._right.sum(axis=1)
-        self._on_left = np.column_stack([np.cos(a), np.sin(a)])
-        self._turned = np.column_stack([np.sin(a), -np.cos(a)])  # with on_right: sin(a - b)
-        self._on_right = np.column_stack([np.cos(b), np.sin(b)])
-        self._variance_pull = 0.0
-        self._row_sums, self._column_sums = np.zeros(len(left)), np.zeros(len(right))
-
-    def tile(self, rows: slice, columns: slice) -> Array:
-        return np.asarray(self._kernel.variance * self._on_left[rows] @ self._on_right[columns].T)
-
-    def pull(self, rows: slice, columns: slice, G: Array) -> None:
-        G *= self._kernel.variance
-        self._variance_pull += float(np.vdot(G, self._on_left[rows] @ self._on_right[columns].T))
-        G *= self._turned[rows] @ self._on_right[columns].T
-        self._row_sums[rows] += G.sum(axis=1)
-        self._column_sums[columns] += G.sum(axis=0)
+        features = [on_circles(angles.sum(axis=1, keepdims=True)) for angles in (self._left, self._right)]
+        super().__init__(kernel, X.shape[1], *features, variance=kernel.variance, inputs=True)
 
     def gradient(self) -> Array:
-        # d cos(phase) / d log l_d = sin(phase) 2 pi (x_d - z_d) / l_d
-        per_column = self._row_sums @ self._left - self._column_sums @ self._right
-        return np.concatenate([[self._variance_pull], self._kernel._collected("lengthscale", per_column)])
+        # d angle_d / d log l_d = -angle_d
+        per_column = -(by_angles(self._by_a, self._a) * self._left).sum(axis=0)
+        per_column -= (by_angles(self._by_b, self._b) * self._right).sum(axis=0)
+        return np.concatenate([[self._by_variance], self._leaf._collected("lengthscale", per_column)])
 
     def right_gradient(self) -> Array:
-        return self._kernel._spread(np.outer(self._column_sums, self._frequency), self._width)
+        return self._leaf._spread(by_angles(self._by_b, self._b) * self._frequency, self._width)

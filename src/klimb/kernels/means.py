@@ -9,7 +9,6 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from klimb.errors import InputError
 from klimb.kernels.parameters import Leaf, Value, as_points, per_row, real
 from klimb.numerics.arrays import Array, ArrayLike
 
@@ -20,13 +19,7 @@ __all__ = ["ConstantMean", "LinearMean", "Mean", "ZeroMean"]
 class Mean(Leaf):
     """A mean function: call it with inputs, one row per point (a 1-d array is one column)."""
 
-    parameter_fields: ClassVar[tuple[str, ...]] = ()
-    vector_fields: ClassVar[tuple[str, ...]] = ()
-
-    def __post_init__(self) -> None:
-        for name in self.parameter_fields:
-            clean = real(getattr(self, name), name, type(self).__name__, vector=name in self.vector_fields)
-            object.__setattr__(self, name, clean)
+    _clean = staticmethod(real)
 
     def __call__(self, X: ArrayLike) -> Array:
         """m(x) for each row of ``X``."""
@@ -109,16 +102,9 @@ class LinearMean(Mean):
     intercept: float = 0.0
 
     def _at(self, X: Array) -> Array:
-        return np.asarray(X @ self._slopes(X.shape[1]) + self.intercept)
+        self._check_width(X.shape[1])
+        return np.asarray(X @ self._vector("slope", X.shape[1]) + self.intercept)
 
     def _pull(self, X: Array, g: Array) -> Array:
-        self._slopes(X.shape[1])
-        by_column = g @ X
-        slopes = by_column if isinstance(self.slope, tuple) else by_column.sum(keepdims=True)
-        return np.append(slopes, g.sum())
-
-    def _slopes(self, width: int) -> Array:
-        if isinstance(self.slope, tuple) and len(self.slope) != width:
-            raise InputError(f"Linear on inputs with {width} column{'s' * (width != 1)} takes one slope or {width}",
-                             f"{len(self.slope)} values", "Pass a single slope, or one per column.")
-        return np.broadcast_to(np.asarray(self.slope, dtype=np.float64), width)
+        self._check_width(X.shape[1])
+        return np.append(self._collected("slope", g @ X), g.sum())

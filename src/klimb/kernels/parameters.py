@@ -124,9 +124,34 @@ class Parametric(ABC):
 class Leaf(Parametric):
     """A frozen dataclass whose parameters are some of its fields."""
 
-    parameter_fields: ClassVar[tuple[str, ...]]
+    parameter_fields: ClassVar[tuple[str, ...]] = ()
+    vector_fields: ClassVar[tuple[str, ...]] = ()  # parameters that may be one per column
+    _clean: ClassVar[Callable[..., Any]]  # what makes a parameter of a value: `real` or `positive`
     # Names of entries and their rules, set through fixed, bounded and with_priors; not meant to be written by hand.
     rules: tuple[tuple[str, Rule], ...] = field(default=(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        for name in self.parameter_fields:
+            vector = name in self.vector_fields
+            object.__setattr__(self, name, self._clean(getattr(self, name), name, type(self).__name__, vector=vector))
+
+    def _check_vectors(self, width: int, what: str) -> None:
+        for name in self.vector_fields:
+            value = getattr(self, name)
+            if isinstance(value, tuple) and len(value) != width:
+                raise InputError(f"{what} takes one {name} or {width}", f"{len(value)} values",
+                                 f"Pass a single {name}, or one per column.")
+
+    def _check_width(self, width: int) -> None:
+        self._check_vectors(width, f"{type(self).__name__} on inputs with {width} column{'s' * (width != 1)}")
+
+    def _vector(self, name: str, width: int) -> Array:
+        """A parameter as one number per column."""
+        return np.broadcast_to(np.asarray(getattr(self, name), dtype=np.float64), width)
+
+    def _collected(self, name: str, per_column: Array) -> Array:
+        """A gradient per column as one per entry of the parameter."""
+        return per_column if isinstance(getattr(self, name), tuple) else per_column.sum(keepdims=True)
 
     def _entries(self) -> tuple[Entry, ...]:
         rules = dict(self.rules)

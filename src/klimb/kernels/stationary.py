@@ -9,7 +9,7 @@ import numpy as np
 
 from klimb.kernels.base import LeafKernel
 from klimb.kernels.parameters import Columns, Value
-from klimb.kernels.tiles import HUGE, Pairs, SquaredDistances, centre_of
+from klimb.kernels.tiles import HUGE, Pairs, SquaredDistances, by_angles, centre_of, on_circles
 from klimb.numerics.arrays import Array
 
 SQRT3, SQRT5 = math.sqrt(3.0), math.sqrt(5.0)
@@ -50,12 +50,11 @@ class StationaryPairs(Pairs):
         self._width = X.shape[1]
         self._inputs = inputs
         self._variance_pull = self._shape_pull = self._scale_pull = 0.0
-        left = kernel._columns(X)
-        self._distances = self._bind(left, None if Z is None else kernel._columns(Z))
+        self._distances = self._bind(*kernel._seen(X, Z))
         # One lengthscale needs sum M o r^2 only; several need the distances column by column.
         self._one_scale = not isinstance(kernel.lengthscale, tuple)
 
-    def _bind(self, left: Array, right: Array | None) -> SquaredDistances:
+    def _bind(self, left: Array, right: Array) -> SquaredDistances:
         lengthscale = self._kernel._vector("lengthscale", left.shape[1])
         return SquaredDistances(left, right, lengthscale, inputs=self._inputs)
 
@@ -212,39 +211,30 @@ class PeriodicPairs(StationaryPairs):
     _kernel: Periodic
 
     def __init__(self, kernel: Periodic, X: Array, Z: Array | None, *, inputs: bool) -> None:
-        self._wants_inputs = inputs
         super().__init__(kernel, X, Z, inputs=True)  # the period needs the gradient in the points on the circles
 
-    def _bind(self, left: Array, right: Array | None) -> SquaredDistances:
+    def _bind(self, left: Array, right: Array) -> SquaredDistances:
         D = left.shape[1]
-        self._centre, self._frequency = centre_of(left), 2.0 * math.pi / self._kernel._vector("period", D)
-        self._left_angles = (left - self._centre) * self._frequency
-        self._right_angles = self._left_angles if right is None else (right - self._centre) * self._frequency
-        on_left = _on_circles(self._left_angles)
-        on_right = None if right is None else _on_circles(self._right_angles)
+        centre, self._frequency = centre_of(left), 2.0 * math.pi / self._kernel._vector("period", D)
+        self._angles = [(points - centre) * self._frequency for points in (left, right)]
+        on_left, on_right = self._circles = [on_circles(angles) for angles in self._angles]
         lengthscale = np.tile(self._kernel._vector("lengthscale", D), 2)
         return SquaredDistances(on_left, on_right, lengthscale, inputs=True)
 
     def gradient(self) -> Array:
         # x enters through its angle, and d angle / d log period = -angle.
-        per_column = -(self._left_angles * self._by_angle(self._distances.left_sums, self._left_angles)).sum(axis=0)
-        per_column -= (self._right_angles * self._by_angle(self._distances.right_sums, self._right_angles)).sum(axis=0)
-        return np.concatenate([super().gradient()[:-1], self._kernel._collected("period", per_column)])
+        pulls = (self._by_angle(self._distances.left_sums, 0), self._by_angle(self._distances.right_sums, 1))
+        per_column = -sum((pull * angles).sum(axis=0) for pull, angles in zip(pulls, self._angles, strict=True))
+        return np.concatenate([super().gradient()[:-1], self._kernel._collected("period", np.asarray(per_column))])
 
     def _squares(self) -> Array:
         cosines, sines = np.split(self._distances.squares, 2)
         return np.asarray(cosines + sines)
 
-    def _by_angle(self, sums: Array, angles: Array) -> Array:
+    def _by_angle(self, sums: Array, side: int) -> Array:
         """The gradient in the angles from the sums over scaled differences of points on the circles."""
-        lengthscale = self._kernel._vector("lengthscale", angles.shape[1])
-        by_cosine, by_sine = np.split(2.0 * sums, 2, axis=1)
-        return np.asarray((by_sine * np.cos(angles) - by_cosine * np.sin(angles)) / lengthscale)
+        lengthscale = self._kernel._vector("lengthscale", self._angles[side].shape[1])
+        return 2.0 * by_angles(sums, self._circles[side]) / lengthscale
 
     def right_gradient(self) -> Array:
-        by_angle = self._by_angle(self._distances.right_sums, self._right_angles)
-        return self._kernel._spread(by_angle * self._frequency, self._width)
-
-
-def _on_circles(angles: Array) -> Array:
-    return np.hstack([np.cos(angles), np.sin(angles)])
+        return self._kernel._spread(self._by_angle(self._distances.right_sums, 1) * self._frequency, self._width)

@@ -109,8 +109,19 @@ def centre_of(X: Array) -> Array:
     return np.asarray(np.median(X[:: max(1, len(X) // CENTRE_ROWS)], axis=0))
 
 
+def on_circles(angles: Array) -> Array:
+    """Cosines of all angles, and their sines behind them."""
+    return np.hstack([np.cos(angles), np.sin(angles)])
+
+
+def by_angles(gradient: Array, circles: Array) -> Array:
+    """A gradient in points on circles as one in their angles."""
+    (by_cosine, by_sine), (cosine, sine) = (np.split(values, 2, axis=1) for values in (gradient, circles))
+    return np.asarray(by_sine * cosine - by_cosine * sine)
+
+
 class SquaredDistances:
-    """The distances between the rows of ``left`` and ``right`` (None: of left itself) in units of ``lengthscale``.
+    """The distances between the rows of ``left`` and ``right`` in units of ``lengthscale``.
 
     ``pull`` gathers what a matrix M = G o dK/d(r^2) says of the lengthscales and of the inputs; in units u = x / l:
 
@@ -118,25 +129,23 @@ class SquaredDistances:
         left_sums[i, d] = sum_j M_ij (u_id - w_jd)        right_sums[j, d] = sum_i M_ij (w_jd - u_id)
     """
 
-    def __init__(self, left: Array, right: Array | None, lengthscale: Array, *, inputs: bool = False) -> None:
-        other = left if right is None else right
-        self._left, self._right = left, other
+    def __init__(self, left: Array, right: Array, lengthscale: Array, *, inputs: bool = False) -> None:
+        self._left, self._right = left, right
         self._inverse = 1.0 / lengthscale
         self._same_inverse = bool((lengthscale == lengthscale[0]).all())
         self.squares = np.zeros(left.shape[1])
         self._inputs = inputs
         self.left_sums: Array = np.zeros(left.shape if inputs else (0, 0))
-        self.right_sums: Array = np.zeros(other.shape if inputs else (0, 0))
+        self.right_sums: Array = np.zeros(right.shape if inputs else (0, 0))
         self._direct = left.shape[1] <= DIRECT_COLUMNS or not self._prepare_product(left, right)
 
-    def _prepare_product(self, left: Array, right: Array | None) -> bool:
+    def _prepare_product(self, left: Array, right: Array) -> bool:
         """The two factors of the matrix product; False where the squares are too large for it."""
         centre = centre_of(left)
         with np.errstate(over="ignore", under="ignore"):
             u = (left - centre) * self._inverse
-            w = u if right is None else (right - centre) * self._inverse
-            u_norms = np.einsum("ij,ij->i", u, u)
-            w_norms = u_norms if right is None else np.einsum("ij,ij->i", w, w)
+            w = u if right is left else (right - centre) * self._inverse
+            u_norms, w_norms = (np.einsum("ij,ij->i", one, one) for one in (u, w))
         if max(u_norms.max(initial=0.0), w_norms.max(initial=0.0)) >= HUGE:
             return False
         # (-2u, |u|^2, 1)'(w, 1, |w|^2) is the squared distance.
