@@ -3,7 +3,6 @@
 Data far from the origin cost digits of the second moments: shift the data first (the ready models do).
 """
 
-from abc import abstractmethod
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -176,10 +175,25 @@ class NormalGamma(Family):
         return np.stack([self.mean + rng.standard_normal(tau.shape) / np.sqrt(self.kappa * tau), tau], axis=-1)
 
 
-class MeanAndPrecision(Family):
-    """What distributions of means and of a precision matrix share; the first two statistics are those of the means."""
+class NormalWishart(Family):
+    """mu | L ~ Normal(mean, kappa L), L ~ Wishart(dof, rate): statistics (L mu, mu'L mu, L, log det L)."""
 
+    event_ndims: ClassVar[tuple[int, ...]] = (1, 0, 2, 0)
+    tied: ClassVar[bool] = False  # whether the last plate of the means shares one L
     kappa = NaturalPart(1, -2.0)
+
+    def __init__(self, mean: Any, kappa: Any, dof: Any, rate: Any) -> None:
+        m, precision = as_float(mean, "mean"), Wishart(dof, rate)
+        D = precision.dimension
+        if m.ndim < 1 + self.tied or m.shape[-1] != D:
+            raise InputError("mean (..., D) and rate (..., D, D) must fit", f"shapes {m.shape} and {np.shape(rate)}",
+                             "A diagonal rate is numpy.diag(values).")
+        plates = np.broadcast_shapes(m.shape[:-1], () if self.tied else precision.plates, np.shape(kappa))
+        k = np.broadcast_to(positive(kappa, "kappa"), plates).astype(float)
+        scaled = k[..., None] * m
+        second = precision.natural[1] - 0.5 * self._together(scaled[..., :, None] * m[..., None, :], 2)
+        half_count = self._together(np.full(plates, 0.5))
+        super().__init__((scaled, -0.5 * k, second, np.asarray(precision.natural[0] + half_count)))
 
     @property
     def dimension(self) -> int:
@@ -189,14 +203,16 @@ class MeanAndPrecision(Family):
     def mean(self) -> Array:
         return self.natural[0] / self.kappa[..., None]
 
-    @property
-    @abstractmethod
+    @cached_property
     def precision(self) -> Wishart:
         """The marginal distribution of the precision matrix."""
+        scatter = self._together(self.natural[0][..., :, None] * self.mean[..., None, :], 2)
+        half_count = self._together(np.full(self.kappa.shape, 0.5))
+        return Wishart.from_natural((np.asarray(self.natural[3] - half_count), self.natural[2] + 0.5 * scatter))
 
-    def _together(self, each: Array) -> Array:
-        """Numbers of each mean, summed over those that share a precision matrix."""
-        return np.asarray(each.sum(-1) if self.event_ndims[1] else each)
+    def _together(self, each: Array, event_ndim: int = 0) -> Array:
+        """Numbers or matrices of each mean, summed over those that share a precision matrix."""
+        return np.asarray(each.sum(-1 - event_ndim) if self.tied else each)
 
     def log_partition(self) -> Array:
         each = self.dimension * (HALF_LOG_2PI - 0.5 * np.log(self.kappa))
@@ -213,65 +229,29 @@ class MeanAndPrecision(Family):
         given = other.kappa * distance + self.dimension * excess(other.kappa / self.kappa)
         return 0.5 * self._together(given) + self.precision.kl(other.precision)
 
-
-class NormalWishart(MeanAndPrecision):
-    """mu | L ~ Normal(mean, kappa L), L ~ Wishart(dof, rate): statistics (L mu, mu'L mu, L, log det L)."""
-
-    event_ndims: ClassVar[tuple[int, ...]] = (1, 0, 2, 0)
-
-    def __init__(self, mean: Any, kappa: Any, dof: Any, rate: Any) -> None:
-        m, R = as_float(mean, "mean"), as_float(rate, "rate")
-        if R.ndim < 2 or R.shape[-1] != R.shape[-2] or m.ndim < 1 or m.shape[-1] != R.shape[-1]:
-            raise InputError("mean (..., D) and rate (..., D, D) must fit", f"shapes {m.shape} and {R.shape}",
-                             "A diagonal rate is numpy.diag(values).")
-        precision = Wishart(dof, R)
-        plates = np.broadcast_shapes(m.shape[:-1], precision.plates, np.shape(kappa))
-        D = R.shape[-1]
-        k = np.broadcast_to(positive(kappa, "kappa"), plates).astype(float)
-        m, R = np.broadcast_to(m, (*plates, D)), np.broadcast_to(R, (*plates, D, D))
-        scatter = k[..., None, None] * m[..., :, None] * m[..., None, :]
-        super().__init__((k[..., None] * m, -0.5 * k, -0.5 * (R + scatter),
-                          np.broadcast_to(precision.natural[0] + 0.5, plates)))
-
-    @cached_property
-    def precision(self) -> Wishart:
-        scatter = self.natural[0][..., :, None] * self.mean[..., None, :]
-        return Wishart.from_natural((self.natural[3] - 0.5, self.natural[2] + 0.5 * scatter))
+    def _draws(self, n: int, rng: np.random.Generator | int | None) -> tuple[Array, Array]:
+        """Means and precision matrices."""
+        rng = generator(rng)
+        L = self.precision.sample(n, rng)
+        z = rng.standard_normal((n, *self.mean.shape)) / np.sqrt(self.kappa)[..., None]
+        rows = z if self.tied else z[..., None, :]
+        return self.mean + (rows @ np.linalg.inv(np.linalg.cholesky(L))).reshape(z.shape), L
 
     def sample(self, n: int, rng: np.random.Generator | int | None = None) -> Array:
         """L and, as last column, mu: (n, ..., D, D + 1)."""
-        rng = generator(rng)
-        L = self.precision.sample(n, rng)
-        root = np.linalg.cholesky(L)
-        z = rng.standard_normal((n, *self.plates, self.dimension))
-        shift = matvec(np.swapaxes(np.linalg.inv(root), -1, -2), z) / np.sqrt(self.kappa)[..., None]
-        return np.asarray(np.concatenate([L, (self.mean + shift)[..., None]], axis=-1))
+        mu, L = self._draws(n, rng)
+        return np.concatenate([L, mu[..., None]], axis=-1)
 
 
-class TiedNormalWishart(MeanAndPrecision):
+class TiedNormalWishart(NormalWishart):
     """K means with one precision matrix: mu_k | L ~ Normal(mean_k, kappa_k L), L ~ Wishart(dof, rate).
 
     Statistics (L mu_k, mu_k'L mu_k, L, log det L); one member only, no plates.
     """
 
     event_ndims: ClassVar[tuple[int, ...]] = (2, 1, 2, 0)
-
-    def __init__(self, mean: Any, kappa: Any, dof: Any, rate: Any) -> None:
-        m, R = as_float(mean, "mean", ndim=2), as_float(rate, "rate", ndim=2)
-        k = np.broadcast_to(positive(kappa, "kappa"), m.shape[:1]).astype(float)
-        precision = Wishart(dof, R)
-        super().__init__((k[:, None] * m, -0.5 * k, -0.5 * (R + (k * m.T) @ m),
-                          np.asarray(precision.natural[0] + 0.5 * len(m))))
-
-    @cached_property
-    def precision(self) -> Wishart:
-        return Wishart.from_natural((np.asarray(self.natural[3] - 0.5 * len(self.kappa)),
-                                     self.natural[2] + 0.5 * self.natural[0].T @ self.mean))
+    tied = True
 
     def sample(self, n: int, rng: np.random.Generator | int | None = None) -> Array:
         """The means in the first K rows, L below: (n, K + D, D)."""
-        rng = generator(rng)
-        L = self.precision.sample(n, rng)
-        back = np.linalg.inv(np.linalg.cholesky(L))
-        z = rng.standard_normal((n, *self.mean.shape)) / np.sqrt(self.kappa)[:, None]
-        return np.concatenate([self.mean + z @ back, L], axis=1)
+        return np.concatenate(self._draws(n, rng), axis=1)

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from klimb.conjugate import Fitted, Stochastic, chain, fit, fit_batches, mixture, normal_gamma, topics
-from klimb.conjugate.classes import Emission, MarkovChain, without_missing
+from klimb.conjugate.classes import MarkovChain, MixtureData, without_missing
 from klimb.conjugate.conditionals import categorical, dirichlet, gamma, normal_wishart, tied_normal_wishart
 from klimb.conjugate.families import Categorical, Dirichlet, Family
 from klimb.conjugate.loop import Network, add, prior_state
@@ -33,16 +33,14 @@ class GaussianMixture:
     concentration: Dirichlet
     components: Family
     shift: Array
-    _component: Variable
+    _observed: Callable[[Array], MixtureData]
     _order: Any
 
     def log_densities(self, X: Any) -> Array:
         """E log of weight times density of each row in each component, N x K."""
-        x = as_float(X, "X", ndim=2) - self.shift
-        emission = Emission(self._component, x)
-        slope, near, free = emission.coefficients(self.fit.state[self._component].moments)
+        seen = self._observed(as_float(X, "X", ndim=2) - self.shift)
         (log_weights,) = self.concentration.mean_parameters()
-        values = np.asarray(emission.statistics @ slope.T) + near + free + emission.base[:, None] + log_weights
+        values = seen.log_densities(self.fit.state) + seen.emission.base[:, None] + log_weights
         return np.asarray(values[:, self._order])
 
     def shares(self, X: Any) -> Array:
@@ -92,23 +90,21 @@ def gaussian_mixture(X: Any, n_components: int, *, covariance: Shape = "full", c
         raise InputError(f"start must hold shares of shape {(N, K)}", f"{shares.shape}", "One column per component.")
 
     def evidence(rows: Any) -> Any:
-        gate = categorical(weights, plates=(len(rows),), name="class")
-        return gate, mixture(gate, component).observe(rows)
+        return mixture(categorical(weights, plates=(len(rows),), name="class"), component).observe(rows)
 
-    gate, seen = evidence(x)
-    first = {component: component.conditional.member(component.conditional.natural({})), gate: Categorical(shares)}
+    seen = evidence(x)
+    first = {component: component.conditional.member(component.conditional.natural({})), seen.gate: Categorical(shares)}
     begin = {component: component.conditional.member(add(first[component].natural, seen.message(component, first))),
              weights: Dirichlet(weights.conditional.natural(first)[0] + shares.sum(0))}
     if batch is None:
         fitted = fit(seen, start=begin, tol=tol, max_iter=max_iter)
     else:
         blocks = [x[i : i + batch] for i in range(0, N, batch)]
-        fitted = fit_batches(lambda rows: evidence(rows)[1], blocks, shared=(weights, component), start=begin, tol=tol,
-                             max_iter=max_iter)
+        fitted = fit_batches(evidence, blocks, shared=(weights, component), start=begin, tol=tol, max_iter=max_iter)
     mixing, parts = fitted[weights], fitted[component]
     order = np.argsort(-mixing.mean, kind="stable")
     means = (parts.mean + shift)[order]
-    return GaussianMixture(fitted, mixing.mean[order], means, mixing, parts, shift, component, order)
+    return GaussianMixture(fitted, mixing.mean[order], means, mixing, parts, shift, evidence, order)
 
 
 class HiddenMarkov(NamedTuple):
