@@ -4,8 +4,6 @@ A root D Q with D diagonal and Q orthogonal, of which only the first r axes are 
 D^2 + D Q_r (T T' - I) Q_r' D: diagonal plus rank r. The axes are those in which the slope of log p - log q varies most.
 """
 
-from dataclasses import dataclass, field
-
 import numpy as np
 
 from klimb.boosting.ascent import check_arrived, climb, scouted_modes
@@ -30,31 +28,6 @@ RANK = 20  # axes that are refined at a time
 TURNS = 4  # times that they are chosen anew
 
 
-@dataclass
-class BoundCheck:
-    """Values at a second set of nodes, which the fit has not seen: what the bound is judged by."""
-
-    target: Target
-    nodes: Array
-    parts: Gaussians | None = None
-    values: Array = field(default_factory=lambda: np.zeros((0, 0)))
-
-    def evaluate(self, fit: EvaluatedMixture) -> EvaluatedMixture:
-        """``fit`` at the check's nodes; components that have not moved are not evaluated again."""
-        K, S = len(fit.parts), len(self.nodes)
-        values, fresh = np.empty((K, S)), np.ones(K, dtype=bool)
-        if self.parts is not None:
-            same = ((self.parts.means[:, None] == fit.parts.means).all(axis=2)
-                    & (self.parts.roots[:, None] == fit.parts.roots).all(axis=(2, 3)))  # those of before, those of now
-            fresh = ~same.any(axis=0)
-            values[~fresh] = self.values[same.argmax(axis=0)[~fresh]]
-        if fresh.any():
-            X = fit.parts.take(fresh).at(self.nodes).reshape(-1, fit.parts.dim)
-            values[fresh] = self.target.values(X).reshape(-1, S)
-        self.parts, self.values = fit.parts, values
-        return EvaluatedMixture(fit.weights, fit.parts, values, np.zeros((K, S, 0)), self.nodes, fit.rho)
-
-
 class Booster:
     """One run: the target, the nodes, the current mixture and the record of how it grew."""
 
@@ -65,14 +38,24 @@ class Booster:
         self.factor = 1  # of the number of nodes
         self.fit = first
         self.outlook: Outlook | None = None
-        self.check = self._new_check()
-        self.seen = self.check.evaluate(first)
+        self.seen = self._checked(first)  # what the bound is judged by
         self.steps: list[BoostStep] = []
         self._record()
 
-    def _new_check(self) -> BoundCheck:
-        dim = self.target.dim
-        return BoundCheck(self.target, nodes(2 * self.factor * node_count(dim), dim, self.seed + 1))
+    def _checked(self, fit: EvaluatedMixture, known: EvaluatedMixture | None = None) -> EvaluatedMixture:
+        """``fit`` at nodes that it has not seen; components that are among those ``known`` there keep their values."""
+        Z = nodes(2 * self.factor * node_count(self.target.dim), self.target.dim, self.seed + 1)
+        K, S = len(fit.parts), len(Z)
+        values, fresh = np.empty((K, S)), np.ones(K, dtype=bool)
+        if known is not None:
+            same = ((known.parts.means[:, None] == fit.parts.means).all(axis=2)
+                    & (known.parts.roots[:, None] == fit.parts.roots).all(axis=(2, 3)))  # those of before, those of now
+            fresh = ~same.any(axis=0)
+            values[~fresh] = known.values[same.argmax(axis=0)[~fresh]]
+        if fresh.any():
+            X = fit.parts.take(fresh).at(Z).reshape(-1, fit.parts.dim)
+            values[fresh] = self.target.values(X).reshape(-1, S)
+        return EvaluatedMixture(fit.weights, fit.parts, values, np.zeros((K, S, 0)), Z, fit.rho)
 
     def _record(self) -> None:
         pool = Pool.of(self.seen)
@@ -83,13 +66,11 @@ class Booster:
     def accept(self, grown: EvaluatedMixture, least: float = 0.0) -> float:
         """Take ``grown`` if the check says it is better (by ``least``); return what it won."""
         grown = pruned(grown)
-        seen = self.check.evaluate(grown)
+        seen = self._checked(grown, self.seen)
         won = seen.bound - self.seen.bound
         if won > least:
             self.fit, self.seen = grown, seen
             self._record()
-        else:
-            self.check.parts, self.check.values = self.fit.parts, self.seen.values
         return won
 
     def more_nodes(self) -> bool:
@@ -97,8 +78,7 @@ class Booster:
         if self.factor >= MOST_NODES:
             return False
         self.factor *= 2
-        self.check = self._new_check()
-        self.seen = self.check.evaluate(self.fit)
+        self.seen = self._checked(self.fit)
         Z = nodes(self.factor * node_count(self.target.dim), self.target.dim, self.seed)
         self.fit = evaluated(self.target, self.fit.weights, self.fit.parts, Z)
         self.accept(improve(self.target, self.fit, rounds=2, gain=0.1 * self.tol, free=self.free()))

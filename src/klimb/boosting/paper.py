@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import softmax
 
 from klimb.boosting.gaussians import BoostStep, Gaussians, log_mixture, mixture_slopes, nodes, one_gaussian, step_of
-from klimb.boosting.target import Target
+from klimb.boosting.target import Target, differences
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_optimize
 
@@ -155,15 +155,7 @@ def residual_peak(target: Target, weights: Array, parts: Gaussians, first: Gauss
     eta = np.asarray(best.x)
     H = -target.hessian_at(eta, spread)
     if log_mixture(weights, parts.log_densities(eta[None]))[0] > floor:
-        H = H + _mixture_hessian(weights, parts, eta, spread)
+        H = H + differences(lambda x: mixture_slopes(weights, parts, x)[1], eta, 1e-5 * spread)
     found_values, basis = np.linalg.eigh(H * np.outer(spread, spread))  # in units of q's spread
     root = (spread[:, None] * basis) / np.sqrt(2.0 * np.clip(np.abs(found_values), 1.0, 1e8))
     return one_gaussian(eta, root)
-
-
-def _mixture_hessian(weights: Array, parts: Gaussians, x: Array, scale: Array) -> Array:
-    h = 1e-5 * scale
-    steps = np.diag(h)
-    slopes = mixture_slopes(weights, parts, np.concatenate([x + steps, x - steps]))[1]
-    H = (slopes[: len(x)] - slopes[len(x) :]) / (2.0 * h[:, None])
-    return np.asarray(0.5 * (H + H.T))

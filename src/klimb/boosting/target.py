@@ -148,9 +148,7 @@ class Target:
     def hessian_at(self, u: Array, scale: Array) -> Array:
         """The Hessian of log p at one point, by differences of slopes."""
         h = np.maximum((1e-5 if self._gradient is not None else 1e-3) * scale, 1e-12 * np.abs(u))
-        _, slopes = self.with_slopes(np.concatenate([u + np.diag(h), u - np.diag(h)]), scale)
-        H = (slopes[: self.dim] - slopes[self.dim :]) / (2 * h[:, None])
-        return np.asarray(0.5 * (H + H.T))
+        return differences(lambda points: self.with_slopes(points, scale)[1], u, h)
 
     def within(self, coordinates: TransformedBlocks) -> Target:
         """The same function in other coordinates; evaluations go on being counted."""
@@ -285,6 +283,13 @@ class Target:
             except Exception:
                 return np.asarray(x)
         return np.asarray(X[0])
+
+
+def differences(slopes: Callable[[Array], Array], u: Array, h: Array) -> Array:
+    """The Hessian at ``u`` by differences of slopes at rows, ``h`` either way along the axes."""
+    ahead, behind = np.split(slopes(np.concatenate([u + np.diag(h), u - np.diag(h)])), 2)
+    H = (ahead - behind) / (2.0 * h[:, None])
+    return np.asarray(0.5 * (H + H.T))
 
 
 def show(point: Array) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -79,11 +80,7 @@ class HalfLine(Transform):
 
     elementwise = True
     sign: float = 1.0
-
-    @property
-    @abstractmethod
-    def edge(self) -> float:
-        """Where the half line begins, or ends where ``sign`` is -1."""
+    edge: Any  # where the half line begins, or ends where ``sign`` is -1
 
     def __post_init__(self) -> None:
         require(np.isfinite(self.edge), f"{type(self).__name__} needs a finite edge", self.edge,
@@ -132,10 +129,7 @@ class Above(HalfLine):
 
     low: float
     size: int = 1
-
-    @property
-    def edge(self) -> float:
-        return self.low
+    edge = property(attrgetter("low"))
 
 
 @dataclass(frozen=True)
@@ -149,10 +143,7 @@ class Below(HalfLine):
     high: float
     size: int = 1
     sign = -1.0
-
-    @property
-    def edge(self) -> float:
-        return self.high
+    edge = property(attrgetter("high"))
 
 
 @dataclass(frozen=True)
