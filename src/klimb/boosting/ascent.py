@@ -53,16 +53,12 @@ def climb(target: Target, starts: Array, root: Array, *, iterations: int = 60, f
             home = np.linalg.norm(within.whitened(x[i])[0], axis=1) < 2.0 + np.sqrt(D)
             active[i[home]] = False
             i = i[~home]
-            if len(i) == 0:
-                break
         d = np.einsum("nde,ne->nd", B[i], g[i])
         slope = np.einsum("nd,nd->n", g[i], d)
         done = 0.5 * slope < FLAT
         arrived[i[done]] = True
         active[i[done]] = False
         i, d, slope = i[~done], d[~done], slope[~done]
-        if len(i) == 0:
-            break
         t = step[i] * np.minimum(1.0, longest[i] / np.linalg.norm(d, axis=1))
         tried = x[i] + (t[:, None] * d) @ root.T
         f_new, g_new = target.with_slopes(tried, scale, far=far)

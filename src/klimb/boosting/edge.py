@@ -161,8 +161,8 @@ def cut_boosted(target: Target, first: Gaussians, n_components: int, tol: float,
     widths = [Gaussians(first.means, 4.0**k * first.roots) for k in range(WIDTHS)]
     starts = [drawn(target, np.ones(1), parts, counter) for parts in widths]
     best = refined(target, max(starts, key=lambda cut: cut.bound), counter)
-    steps = [_step(target, best, watch)]
-    while len(best.weights) < n_components:
+    steps, why = [_step(target, best, watch)], "components"
+    while why == "components" and len(best.weights) < n_components:
         counter += 100
         grown = refined(target, drawn(target, *_with_excess(best), counter), counter)
         won = grown.bound - best.bound
@@ -170,13 +170,9 @@ def cut_boosted(target: Target, first: Gaussians, n_components: int, tol: float,
             best = grown
             steps.append(_step(target, best, watch))
         if not won > max(tol, 2.0 * best.bound_error):
-            return _judged(target, best, counter), steps, "gain"
-    return _judged(target, best, counter), steps, "components"
-
-
-def _judged(target: Target, cut: Cut, seed: int) -> Cut:
-    """The same mixture at many fresh points: the best of several noisy rounds looks better than it is."""
-    return drawn(target, cut.weights, cut.parts, seed + 77, FINAL)
+            why = "gain"
+    # Many fresh points are its judge: the best of several noisy rounds looks better than it is.
+    return drawn(target, best.weights, best.parts, counter + 77, FINAL), steps, why
 
 
 def _step(target: Target, cut: Cut, watch: Watch) -> BoostStep:

@@ -5,7 +5,7 @@ The points come from q, so that reweighting them by h/q gives the bound of (1 - 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -27,6 +27,7 @@ OUTLOOK = 4  # points of an outlook, in nodes of a component (at least LOOKS per
 LOOKS = 8
 LOGITS = (-14.0, 8.0)  # of the share of what is new
 THIN = 3.0  # q counts as missing what is more than this many times as dense under the target
+Option: TypeAlias = tuple[Array, Array, int]  # mean and root of a candidate, and the component that it came from
 
 
 class Outlook(NamedTuple):
@@ -103,15 +104,14 @@ class Pool(NamedTuple):
 
 def candidates(fit: EvaluatedMixture, pool: Pool, n: int) -> tuple[Gaussians, Array]:
     """The ``n`` most promising of many candidates and one where p/q has most mass; the component each came from."""
-    options, parents = _around_nodes(fit, pool)
-    n_sure = 1  # the first is evaluated whatever the screening says: the pool is thin where it sits
+    options = _around_nodes(fit, pool)
     for k in np.argsort(-(fit.weights * fit.residual.var(axis=1)))[:3]:
-        along = _along_directions(fit, int(k))
-        options += along
-        parents += [int(k)] * len(along)
-    parts = Gaussians(np.stack([mean for mean, _ in options]), np.stack([root for _, root in options]))
+        options += _along_directions(fit, int(k))
+    means, roots, parents = zip(*options, strict=True)
+    parts = Gaussians(np.stack(means), np.stack(roots))
     gains = screened(pool, parts)
-    kept = [*range(n_sure), *[i for i in np.argsort(-gains) if i >= n_sure][:n]]
+    # The first is evaluated whatever the screening says: the pool is thin where it sits.
+    kept = [0, *[i for i in np.argsort(-gains) if i > 0][:n]]
     return parts.take(kept), np.array(parents)[kept]
 
 
@@ -139,29 +139,28 @@ def screened(pool: Pool, parts: Gaussians) -> Array:
     return found
 
 
-def _around_nodes(fit: EvaluatedMixture, pool: Pool) -> tuple[list[tuple[Array, Array]], list[int]]:
+def _around_nodes(fit: EvaluatedMixture, pool: Pool) -> list[Option]:
     """Small ones at the two points that carry most of the importance weight, and the moments of the excess there."""
     D = fit.parts.dim
     with np.errstate(divide="ignore"):
         mass = np.log(pool.share) + pool.residual
     excess = pool.excess
     left = np.ones(len(pool.X), dtype=bool)
-    nodes, moments, owners, moment_owners = [], [], [], []
+    nodes, moments = list[Option](), list[Option]()
     for _ in range(2):
         if not left.any():
             break
         top = int(np.flatnonzero(left)[np.argmax(mass[left])])
-        near = fit.parts.take([pool.owner[top]])
+        owner = int(pool.owner[top])
+        near = fit.parts.take([owner])
         white = np.linalg.norm((pool.X - pool.X[top]) @ near.inverse_roots[0].T, axis=1)
-        owners.append(int(pool.owner[top]))
-        nodes.append((pool.X[top], SMALL ** (1.0 if D <= 4 else 4.0 / D) * near.roots[0]))
+        nodes.append((pool.X[top], SMALL ** (1.0 if D <= 4 else 4.0 / D) * near.roots[0], owner))
         for reach in (1.0, 0.5):
             pull = excess * np.exp(-0.5 * (white / reach) ** 2 / max(1.0, 0.5 * D))
             if pull.sum() > 0:
-                moment_owners.append(int(pool.owner[top]))
-                moments.append(_moments(pool.X, pull / pull.sum(), near.roots[0]))
+                moments.append((*_moments(pool.X, pull / pull.sum(), near.roots[0]), owner))
         left &= white > 1.5 * np.sqrt(D)
-    return nodes + moments, owners + moment_owners
+    return nodes + moments
 
 
 def _moments(X: Array, share: Array, root: Array) -> tuple[Array, Array]:
@@ -172,7 +171,7 @@ def _moments(X: Array, share: Array, root: Array) -> tuple[Array, Array]:
     return mean, np.linalg.cholesky(trust * cov + ((1.0 - trust) * 0.5 + FLOOR) * root @ root.T)
 
 
-def _along_directions(fit: EvaluatedMixture, k: int) -> list[tuple[Array, Array]]:
+def _along_directions(fit: EvaluatedMixture, k: int) -> list[Option]:
     """Component k moved and stretched along the directions in which the slope of log p - log q varies most."""
     mean, root = fit.parts.means[k], fit.parts.roots[k]
     basis = steepest(fit, k)[0]
@@ -182,11 +181,9 @@ def _along_directions(fit: EvaluatedMixture, k: int) -> list[tuple[Array, Array]
         for shift, stretch in ALONG:
             stretched = turned.copy()
             stretched[:, 0] *= stretch
-            found.append((mean + shift * turned[:, 0], stretched))
+            found.append((mean + shift * turned[:, 0], stretched, k))
     D = len(mean)
-    for factor in (2.0, 0.5):
-        found.append((mean, factor ** (1.0 if D <= 4 else 4.0 / D) * root))
-    return found
+    return [*found, *((mean, factor ** (1.0 if D <= 4 else 4.0 / D) * root, k) for factor in (2.0, 0.5))]
 
 
 def steepest(fit: EvaluatedMixture, k: int) -> tuple[Array, int]:

@@ -215,16 +215,11 @@ class Target:
                               f"{probes.shape[1]}); it raised {type(error).__name__}: {error} at {show(probes[1])}. "
                               "Call it on such a point yourself to see where.") from error
         single = one.size == int(np.prod(tail))
-        if batch and single:
-            return bool(np.allclose(many.reshape(n, -1)[1], one.ravel(), rtol=1e-6, atol=1e-9, equal_nan=True))
-        if batch:
-            return True
-        if single:
-            return False
         wanted = "a number" if not tail else f"{tail[0]} numbers"
-        raise InputError(f"{name} must return {wanted} for a point, or one answer per row of a batch",
-                         f"shape {one.shape} for a point and {many.shape} for {n} points",
-                         "Sum over data inside the function.")
+        require(batch or single, f"{name} must return {wanted} for a point, or one answer per row of a batch",
+                f"shape {one.shape} for a point and {many.shape} for {n} points", "Sum over data inside the function.")
+        return batch and (not single or bool(np.allclose(many.reshape(n, -1)[1], one.ravel(), rtol=1e-6, atol=1e-9,
+                                                         equal_nan=True)))
 
     def _takes_points(self, probe: Array) -> bool:
         """Whether the function takes a point, by one call; one that does not is taken for one of batches."""
