@@ -29,7 +29,6 @@ MOST_DIRECTIONS = 100
 TEXTS_PER_DIRECTION = 10  # fewer texts have fewer directions
 LOOKED_AT = 20_000  # texts from which directions are found; all have their place along them
 OWN = 0.1  # r, the share of the words themselves in the prior variance
-EXTRA, PASSES = 10, 4  # of the randomised search for directions
 
 
 def pool_of(items: LabelItems) -> tuple[Any, Callable[[Array], Array]]:
@@ -53,17 +52,13 @@ def pool_of(items: LabelItems) -> tuple[Any, Callable[[Array], Array]]:
     return scipy_sparse.hstack(parts, format="csr"), per_name
 
 
-def main_directions(X: Any, count: int, seed: int = 0) -> Array:
-    """Orthonormal columns that span, nearly, the leading right singular vectors of a sparse matrix, by a ``seed``."""
-    rng = np.random.default_rng([seed, 2])
+def main_directions(X: Any, count: int) -> Array:
+    """The leading right singular vectors of a sparse matrix, or of `LOOKED_AT` of its rows, as columns."""
+    from scipy.sparse.linalg import svds
+
     if X.shape[0] > LOOKED_AT:
-        X = X[np.sort(rng.permutation(X.shape[0])[:LOOKED_AT])]
-    basis = np.linalg.qr(X.T @ rng.standard_normal((X.shape[0], min(count + EXTRA, *X.shape))))[0]
-    for _ in range(PASSES):
-        basis = np.linalg.qr(X.T @ np.linalg.qr(X @ basis)[0])[0]
-    # Rotate to singular vectors: those of the small matrix X basis.
-    projected = X @ basis
-    return np.asarray(basis @ np.linalg.eigh(projected.T @ projected)[1][:, ::-1][:, :count])
+        X = X[np.sort(np.random.default_rng(2).permutation(X.shape[0])[:LOOKED_AT])]
+    return np.asarray(svds(X, count, v0=np.ones(min(X.shape)))[2][::-1].T)
 
 
 Labels: TypeAlias = tuple[tuple[int, int], ...]  # (place in the pool, label), in the order they were given
