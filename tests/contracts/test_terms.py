@@ -23,7 +23,7 @@ GRAPHS = {"G": [("a", "b"), ("b", "c"), ("c", "d"), ("d", "e"), ("e", "f"), ("f"
 MATRICES = {"M": np.eye(6) + 0.2}
 PLAIN = {"fixed": "x + C(g):x", "group": "(1 + x | g)", "walk": "rw1(t)", "areas": "bym2(g, graph=G)",
          "autoregression": "ar1(t)", "seasonal": "seasonal(t, period=5)", "spde": "spde(x, z, spacing=0.5)",
-         "generic": "generic(g, Q=M)", "knots": "s(z, k=20, sparse=True)",
+         "curve": "spde(z)", "generic": "generic(g, Q=M)", "knots": "s(z, k=20, sparse=True)",
          "product": "ar1(h):car(g, graph=G)"}  # the others are called with a column
 DOCS = (Path(__file__).parents[2] / "docs" / "formula.md").read_text(encoding="utf-8")
 

@@ -152,6 +152,7 @@ def field_fit(right: str, family: str = "poisson", **options: Any) -> Any:
 @pytest.mark.parametrize("right", [
     "rw2(t)", "rw1(t, cyclic=True)", "rw2(t, cyclic=True)", "rw2(u)", "ar1(u)", "ar(t, p=3)", "besag(g, graph=H)",
     "bym2(g, graph=H)", "car(g, graph=H)", "spde(z)", "generic(g, Q=R)", "iid(g):ar(h, p=2)",
+    "iid(g):spde(z, spacing=0.5)", "spde(z, spacing=0.5):iid(g)",
     "besag(g, graph=H):rw1(h)", "rw1(h):besag(g, graph=G)", "x + rw1(t) + bym2(g, graph=G) + (1 | h)"])
 def test_every_kind_of_field(right: str) -> None:
     rough = np.eye(6) - 1.0 / 6.0

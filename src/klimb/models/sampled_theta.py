@@ -208,7 +208,8 @@ def bent(theta: Array, many: Array, weights: Array) -> tuple[Array, Array]:
     A far tail that has none of the few points would otherwise be made up for by those that are there.
     """
     low, middle, high = (mixture_quantile(weights, many, np.zeros_like(many), p) for p in (0.16, 0.5, 0.84))
-    theta, many = ((one - middle) / (0.5 * (high - low) + 1e-300) for one in (theta, many))
+    spread = np.where(high > low, 0.5 * (high - low), 1.0)  # one point may have nearly all of the weight
+    theta, many = ((one - middle) / spread for one in (theta, many))
     return theta / np.sqrt(1.0 + (theta / BENT) ** 2), many / np.sqrt(1.0 + (many / BENT) ** 2)
 
 

@@ -41,7 +41,6 @@ REMAINING = 0.1  # share of a correction that may be left
 SECOND = 1.5  # the same of one to leading order, over its square
 MOST_COMPARED = 4000  # weights
 AT_LIMIT, MASS_AT_LIMIT = 2.0, 0.01  # of theta, from its limits, and the share of a posterior that may lie there
-MASS_BEYOND = 0.02  # share of the posterior from which what a term cannot tell shows in sds
 NEAR = 3.0  # sds, of both together, up to which a mode counts as shown
 EDGE = 1e-3  # distance from a limit, in theta, at which a hyperparameter counts as lying on it
 WIDE = 1.0  # sd of theta (mostly logs) from which a hyperparameter counts as hardly determined
@@ -58,7 +57,7 @@ def quick_trust(fit: Fit) -> FitTrust:
                   Fact("effective points of hyperparameters", f"{fit.components.n_effective:.0f}")]
     names = [name for name, power in limits_reached(fit.model.theta, fit.components).items() if power > 0.0]
     facts += [Fact("sds that may be zero", ", ".join(names))] if names else []
-    judged = _unfinished(fit) or _unbounded(fit) or _beyond(fit) or _badly_integrated(fit) or _judged(fit, facts)
+    judged = _unfinished(fit) or _unbounded(fit) or _badly_integrated(fit) or _judged(fit, facts)
     given = ""
     if fit.mode == "optimise" and fit.model.theta.size and judged.word != "doubt":
         given = " Given the hyperparameters, which are at their best value."
@@ -201,17 +200,6 @@ def _unbounded(fit: Fit) -> Verdict | None:
             return Verdict("doubt", float(mass[j]), "share of the posterior at the limits of a hyperparameter",
                            f"The data do not bound {block.names[j]}, whose prior is flat, so its posterior depends "
                            "on the limits of the search. Give it a prior.")
-    return None
-
-
-def _beyond(fit: Fit) -> Verdict | None:
-    """Hyperparameters at which a term stands for another prior than its own."""
-    points, weights = fit.components.marginal_points
-    for term in getattr(fit.model, "terms", ()) if fit.components.integrated else ():
-        where, why = term.beyond(fit.model.theta.reported(points))
-        mass = float(np.sum(weights * where))
-        if mass > MASS_BEYOND:
-            return Verdict("doubt", mass, "share of the posterior beyond what a term can tell", f"{why} ({mass:.0%}).")
     return None
 
 

@@ -1,4 +1,4 @@
-"""Meshes of intervals or triangles: made around points, read from a user, their finite elements, where points lie."""
+"""Meshes of triangles: made around points, read from a user, their finite elements, where points lie."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +18,6 @@ SLIVER = 1.0  # degrees, of the smallest angle that a user's triangle may have
 PEELED = 15.0  # degrees, below which a triangle at the edge of a mesh of our own is taken off
 SHARE = 0.4  # of the distance to the second point next to a place that a side of a triangle there has at most
 COARSEST = 0.02  # of the extent of the points, of the largest side of a triangle near them
-LEAST = 0.004  # the same on a line, where nodes closer together cost the level of a long-range field its digits
 SMOOTHED = 2  # times that nodes go to the middle of their neighbours
 GROWTH = 0.3  # by which the spacing grows per unit of distance from the points, where it is given
 MOST_NODES = 7000  # of a mesh whose spacing is chosen here
@@ -29,7 +28,7 @@ _ADVICE = "Pass (nodes, triangles): coordinates, and three numbers of nodes for 
 
 @dataclass(frozen=True, eq=False)
 class Mesh:
-    """Nodes and the cells between them: intervals on a line, triangles in the plane."""
+    """Nodes in the plane and the triangles between them."""
 
     nodes: Array  # (n, d)
     cells: Cells  # (m, d + 1)
@@ -165,23 +164,19 @@ def _side_counts(cells: Cells) -> Cells:
 def cover(points: Array, spacing: float | None, margin: float) -> tuple[Mesh, float]:
     """A mesh over the points and a margin around them, and its spacing where it is finest.
 
-    In the plane it is a lattice of equilateral triangles whose side doubles again and again with the distance from the
+    It is a lattice of equilateral triangles whose side doubles again and again with the distance from the
     points. Unless the spacing is given, sides are a part of the distance to the second neighbour (`SHARE`): finer where
     points are dense, as far as `MOST_NODES` allow.
     """
     points = np.unique(points, axis=0)
-    low, high, dim = points.min(axis=0), points.max(axis=0), points.shape[1]
+    low, high = points.min(axis=0), points.max(axis=0)
     count = float(np.prod(np.maximum((high - low) / spacing, 1.0))) if spacing is not None else 0.0
     if count > LARGEST:
         raise InputError(f"a mesh may have {LARGEST:,} nodes", f"about {count:,.0f} at a spacing of {spacing:g}",
                          "Choose a larger spacing.")
     h = _smallest(points, float(np.linalg.norm(high - low))) if spacing is None else spacing
-    make = _cover_line if dim == 1 else _cover_plane
-    while len(nodes := make(points, h, margin, spacing is None)) > MOST_NODES and spacing is None:
-        h *= 1.02 * (len(nodes) / MOST_NODES) ** (1.0 / dim)
-    if dim == 1:
-        first = np.arange(len(nodes) - 1)
-        return Mesh(nodes, np.column_stack([first, first + 1])), h
+    while len(nodes := _lattices(points, h, margin, spacing is None)) > MOST_NODES and spacing is None:
+        h *= 1.02 * (len(nodes) / MOST_NODES) ** 0.5
     mesh = _triangulated(nodes)
     for _ in range(SMOOTHED):
         mesh = _triangulated(_between_neighbours(mesh))
@@ -191,19 +186,10 @@ def cover(points: Array, spacing: float | None, margin: float) -> tuple[Mesh, fl
 def _smallest(points: Array, extent: float) -> float:
     """A spacing that is fine enough where points are dense, with at most `MOST_NODES` of it over their extent."""
     second = scipy_spatial.cKDTree(points).query(points, k=[3])[0]
-    least, most = (LEAST, 0.01) if points.shape[1] == 1 else (0.5 / MOST_NODES**0.5, COARSEST)
-    return float(np.clip(SHARE * np.quantile(second, 0.1), least * extent, most * extent))
+    return float(np.clip(SHARE * np.quantile(second, 0.1), 0.5 * extent / MOST_NODES**0.5, COARSEST * extent))
 
 
-def _cover_line(points: Array, h: float, margin: float, adapt: bool) -> Array:
-    low, high = float(points[0, 0]), float(points[-1, 0])
-    inside = np.linspace(low, high, max(round((high - low) / h), 1) + 1)
-    steps = h * (1.0 + GROWTH) ** np.arange(1, 2 + int(np.log1p(GROWTH * margin / h) / np.log1p(GROWTH)))
-    beyond = np.cumsum(steps)
-    return np.concatenate([low - beyond[::-1], inside, high + beyond])[:, None]
-
-
-def _cover_plane(points: Array, h: float, margin: float, adapt: bool) -> Array:
+def _lattices(points: Array, h: float, margin: float, adapt: bool) -> Array:
     """Lattices of spacing h, 2 h, 4 h, ..., each a part of the one before, where that is what is wanted."""
     tree: Any = scipy_spatial.cKDTree(points)
     low, high = points.min(axis=0), points.max(axis=0)

@@ -9,7 +9,7 @@ A new kind is one file, one entry of `klimb.terms.TERMS` and one row of the docu
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self, TypeAlias
 
@@ -250,11 +250,6 @@ class Term(ABC):
     def doubt(self, values: Sequence[Any]) -> str:
         """What a fit says where the values of its parameters came to lie beyond what it can tell."""
         return ""
-
-    def beyond(self, reported: Mapping[str, Array]) -> tuple[Array | float, str]:
-        """The points of theta, by what is printed there, at which it stands for another prior, and why in words."""
-        del reported
-        return 0.0, ""
 
     def level_columns(self) -> tuple[str, ...]:
         """The columns that it reads as levels, whatever their type."""

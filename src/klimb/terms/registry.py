@@ -9,6 +9,7 @@ from klimb.formula.parts import Grouping, Joined
 from klimb.terms.areas import Areas
 from klimb.terms.autoregression import Autoregression
 from klimb.terms.base import Term
+from klimb.terms.curve import MaternCurve
 from klimb.terms.fixed import FixedTerm
 from klimb.terms.generic import UserPrecision
 from klimb.terms.gp import GaussianProcess
@@ -38,7 +39,7 @@ def register(cls: type[Term]) -> type[Term]:
 
 
 for _kind in (FixedTerm, OffsetTerm, Group, Smooth, ManyKnots, GaussianProcess, Ridge, Sparse, Walk, Areas,
-              Autoregression, Seasonal, MaternField, UserPrecision, FieldProduct):
+              Autoregression, Seasonal, MaternField, MaternCurve, UserPrecision, FieldProduct):
     register(_kind)
 
 
