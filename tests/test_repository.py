@@ -58,6 +58,22 @@ def test_runtime_dependencies_are_few(root: Path) -> None:
     assert names == ["click", "narwhals", "numpy", "rich", "safetensors", "scipy", "threadpoolctl"]
 
 
+def test_types_are_checked_alike_with_and_without_extras(root: Path) -> None:
+    # `make test` has the extra dev alone, continuous integration all of them: mypy must not need what only one has.
+    settings = tomllib.loads((root / "pyproject.toml").read_text())
+    always = {requirement.split(">")[0] for requirement in settings["project"]["dependencies"]}
+    named = {module.partition(".")[0] for override in settings["tool"]["mypy"]["overrides"]
+             if override.get("ignore_missing_imports") for module in override["module"]}
+    found = set()
+    for path in (root / "src" / "klimb").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                found.add(node.module.partition(".")[0])
+    assert found - set(sys.stdlib_module_names) - always - named == {"klimb"}
+
+
 def test_version_is_a_version() -> None:
     assert len([int(part) for part in klimb.__version__.split(".")[:2]]) == 2
 
