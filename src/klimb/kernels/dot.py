@@ -101,9 +101,6 @@ class DotPairs(Pairs):
         product = np.asarray(self._a[rows] @ self._b[columns].T)
         return product + self._offset if self._offset else product
 
-    def gradient(self) -> Array:
-        return np.array([self._by_variance, self._by_offset])[: len(self._leaf.parameter_fields)]
-
     def right_gradient(self) -> Array:
         return self._leaf._spread(self._by_b, self._width)
 
@@ -169,8 +166,8 @@ class Polynomial(LeafKernel):
         super().__post_init__()
 
     def _pairs(self, X: Array, Z: Array | None, *, inputs: bool = False) -> Pairs:
-        return DotPairs(self, X.shape[1], *self._seen(X, Z), variance=self.variance, offset=self.offset,
-                        degree=self.degree, inputs=inputs)
+        return PolynomialPairs(self, X.shape[1], *self._seen(X, Z), variance=self.variance, offset=self.offset,
+                               degree=self.degree, inputs=inputs)
 
     def _diag(self, X: Array) -> Array:
         base = self._base(X)
@@ -186,6 +183,13 @@ class Polynomial(LeafKernel):
     def _base(self, X: Array) -> Array:
         seen = self._columns(X)
         return np.asarray(np.einsum("ij,ij->i", seen, seen) + self.offset)
+
+
+class PolynomialPairs(DotPairs):
+    """A polynomial kernel bound to its inputs."""
+
+    def gradient(self) -> Array:
+        return np.array([self._by_variance, self._by_offset])
 
 
 def whole_power(base: Array, degree: int) -> Array:

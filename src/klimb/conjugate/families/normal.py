@@ -175,11 +175,10 @@ class NormalGamma(Family):
         return np.stack([self.mean + rng.standard_normal(tau.shape) / np.sqrt(self.kappa * tau), tau], axis=-1)
 
 
-class NormalWishart(Family):
-    """mu | L ~ Normal(mean, kappa L), L ~ Wishart(dof, rate): statistics (L mu, mu'L mu, L, log det L)."""
+class MeansAndPrecision(Family):
+    """What a normal-Wishart distribution has in common with its tied form, whose means share one precision matrix."""
 
-    event_ndims: ClassVar[tuple[int, ...]] = (1, 0, 2, 0)
-    tied: ClassVar[bool] = False  # whether the last plate of the means shares one L
+    tied: ClassVar[bool]  # whether the last plate of the means shares one L
     kappa = NaturalPart(1, -2.0)
 
     def __init__(self, mean: Any, kappa: Any, dof: Any, rate: Any) -> None:
@@ -237,13 +236,20 @@ class NormalWishart(Family):
         rows = z if self.tied else z[..., None, :]
         return self.mean + (rows @ np.linalg.inv(np.linalg.cholesky(L))).reshape(z.shape), L
 
+
+class NormalWishart(MeansAndPrecision):
+    """mu | L ~ Normal(mean, kappa L), L ~ Wishart(dof, rate): statistics (L mu, mu'L mu, L, log det L)."""
+
+    event_ndims: ClassVar[tuple[int, ...]] = (1, 0, 2, 0)
+    tied = False
+
     def sample(self, n: int, rng: np.random.Generator | int | None = None) -> Array:
         """L and, as last column, mu: (n, ..., D, D + 1)."""
         mu, L = self._draws(n, rng)
         return np.concatenate([L, mu[..., None]], axis=-1)
 
 
-class TiedNormalWishart(NormalWishart):
+class TiedNormalWishart(MeansAndPrecision):
     """K means with one precision matrix: mu_k | L ~ Normal(mean_k, kappa_k L), L ~ Wishart(dof, rate).
 
     Statistics (L mu_k, mu_k'L mu_k, L, log det L); one member only, no plates.
