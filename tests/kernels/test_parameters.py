@@ -128,6 +128,22 @@ def test_algebra_is_flat_and_scaling_brings_no_parameter():
             wrong()
 
 
+def test_typical_values_follow_the_units():
+    few, wide = np.random.default_rng(1).random((50, 2)), np.array([1e4, 1e-3])
+    for kernel in (RBF(lengthscale=[1.0, 1.0]), RBF(active_dims=0) * Matern32(active_dims=1), RBF() + White(0.1)):
+        one, other = kernel.typical(few * [0.01, 0.01]), kernel.typical(few * 0.01 * wide)
+        for name, value in one.parameters.items():
+            factor = wide[int(name[-2])] if name.endswith("]") else wide[0] if name == "0.lengthscale" else None
+            factor = wide[1] if name == "1.lengthscale" else factor
+            if factor is not None and not isinstance(kernel, Sum):
+                assert other.parameters[name] == pytest.approx(factor * value)
+    large = Linear().typical(1e6 * few, 1.0)
+    assert large.diag(1e6 * few).mean() == pytest.approx(1.0)
+    assert (Linear() * RBF()).typical(1e6 * few, 1.0).diag(1e6 * few).mean() == pytest.approx(1.0)
+    assert Periodic().typical(few, 1e6).parameters == {"variance": 1e6, "lengthscale": 1.0, "period": 1.0}
+    assert Polynomial(degree=400).typical(1e9 * few, 1.0).parameters["offset"] == 1.0  # overflows: stays as it is
+
+
 def test_bounds():
     kernel = (RBF(lengthscale=[1.0, 2.0]) + White(1e-12)).bounded({"0.lengthscale": (0.5, 4.0)}).fixed("0.variance")
     np.testing.assert_allclose(np.exp(kernel.log_bounds), [[0.5, 4.0], [0.5, 4.0], [1e-12, 1e8]])

@@ -243,3 +243,58 @@ def test_rows_that_count_nothing_change_no_correction():
     one, other = (fit.predict(new, kind="latent") for fit in fits)
     for name in ("mean", "sd"):
         np.testing.assert_allclose(one[name], other[name], rtol=1e-3, atol=1e-3 * other["sd"].max())
+
+
+UNITS = [(1e6, 1.0), (100.0, 1.0), (0.1, 1.0), (1e-8, 1.0), (1.0, 1e8), (1.0, 300.0), (1.0, 1e-6), (1e3, 1e3)]
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "student_t(df=4)", "poisson", "categorical"])
+def test_answers_do_not_depend_on_the_units_of_inputs_and_values(likelihood):
+    # From a lengthscale far below the distances of the inputs, or far above, a climb sees no slope in it: noise alone.
+    rng = np.random.default_rng(3)
+    inputs = 4.0 * rng.random((60, 2))
+    f = 2.0 * np.sin(2.0 * inputs[:, 0])
+    noise = rng.standard_normal(60)
+    y = {"poisson": rng.poisson(np.exp(f)), "categorical": np.digitize(f + 1.5 * noise, [-1.0, 1.0])}.get(
+        likelihood, f + 0.2 * noise)
+    usual = klimb.gp(kernels.RBF(), inputs, likelihood).fit(y).uncorrected
+    expected = usual.predict(inputs[:5], kind="latent" if usual.model.fields == 1 else "mean")
+    for inner, outer in UNITS:
+        if outer != 1.0 and likelihood in ("poisson", "categorical"):
+            continue
+        fit = klimb.gp(kernels.RBF(), inner * inputs, likelihood).fit(outer * y).uncorrected
+        assert fit.bound + 60.0 * np.log(outer) == pytest.approx(usual.bound, abs=0.01), (inner, outer)
+        found = fit.predict(inner * inputs[:5], kind="latent" if usual.model.fields == 1 else "mean")
+        if usual.model.fields == 1:
+            assert (np.abs(found["mean"] / outer - expected["mean"]) < 0.05 * expected["sd"]).all(), (inner, outer)
+            np.testing.assert_allclose(found["sd"] / outer, expected["sd"], rtol=0.03)
+        else:
+            np.testing.assert_allclose(found["P(0)"], expected["P(0)"], atol=0.002)
+
+
+def test_kernels_keep_values_that_are_fixed_or_have_bounds_or_a_prior():
+    inputs = 1e3 * np.random.default_rng(4).random((30, 1))
+    for kernel in (kernels.RBF().fixed(), kernels.RBF().bounded(variance=(0.1, 9.0), lengthscale=(0.5, 2.0)),
+                   kernels.RBF().with_priors(variance=klimb.priors.log_normal(1.0),
+                                             lengthscale=klimb.priors.log_normal(1.0))):
+        assert kernel.typical(inputs, 1e6) is kernel
+    assert kernels.RBF(lengthscale=100.0).typical(inputs, 1.0).lengthscale == 100.0
+
+
+def test_a_start_that_cannot_be_computed_leaves_the_one_in_the_units_of_the_data():
+    rng = np.random.default_rng(5)
+    inputs = 4.0 * rng.random((40, 1))
+    y = rng.poisson(np.exp(np.sin(inputs[:, 0])))
+    kernel = kernels.Matern52() + kernels.Linear()
+    usual, fit = (klimb.gp(kernel, scale * inputs, "poisson").fit(y) for scale in (1.0, 1e9))
+    assert fit.bound == pytest.approx(usual.bound, abs=0.02)
+
+
+@pytest.mark.parametrize("inducing", ["auto", 15])
+def test_a_kernel_far_too_smooth_for_the_inputs_gets_points_enough(inducing):
+    rng = np.random.default_rng(6)
+    x = rng.random((200, 1))
+    y = rng.random(200) < 1 / (1 + np.exp(-3.0 * np.sin(600.0 * x[:, 0] / 60.0)))
+    full = klimb.gp(kernels.RBF(lengthscale=0.2), x, "bernoulli").fit(y)
+    fit = klimb.gp(kernels.RBF(lengthscale=0.2), 1e-3 * x, "bernoulli", inducing=inducing).fit(y)
+    assert fit.bound == pytest.approx(full.bound, abs=1.0)

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -53,6 +53,14 @@ class Composite(Kernel):
     @abstractmethod
     def _joined(self, parts: list[Pairs]) -> Pairs: ...
 
+    def _typical(self, X: Array, variance: float) -> dict[str, float]:
+        return {f"{i}.{name}": value for i, (part, own) in enumerate(zip(self.parts, self._shares(X), strict=True))
+                for name, value in part._typical(X, variance / own).items()}
+
+    @abstractmethod
+    def _shares(self, X: Array) -> list[float]:
+        """What the variance of the whole is divided by to be that of each part."""
+
 
 @dataclass(frozen=True, repr=False)
 class Sum(Composite):
@@ -75,6 +83,9 @@ class Sum(Composite):
 
     def _joined(self, parts: list[Pairs]) -> Pairs:
         return SumPairs(parts)
+
+    def _shares(self, X: Array) -> list[float]:
+        return [float(len(self.parts))] * len(self.parts)
 
     def __repr__(self) -> str:
         return " + ".join(map(repr, self.parts))
@@ -105,6 +116,9 @@ class Product(Composite):
 
     def _joined(self, parts: list[Pairs]) -> Pairs:
         return ProductPairs(parts)
+
+    def _shares(self, X: Array) -> list[float]:
+        return products_of_others([float(part._diag(X).mean()) for part in self.parts])
 
     def __repr__(self) -> str:
         text = " * ".join(f"({part!r})" if isinstance(part, Sum) else repr(part) for part in self.parts)
@@ -174,6 +188,6 @@ class ProductPairs(JoinedPairs):
             part.pull(rows, columns, G * others)
 
 
-def products_of_others(values: list[Array]) -> list[Array]:
+def products_of_others(values: list[Any]) -> list[Any]:
     """For each array the product of all the others, without a division: values may be zero."""
     return [reduce(np.multiply, values[:i] + values[i + 1 :]) for i in range(len(values))]

@@ -15,12 +15,13 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from klimb.errors import InputError, require
-from klimb.kernels.parameters import MOST, Leaf, Parametric, as_points, per_row, positive
+from klimb.kernels.parameters import FREE, MOST, Leaf, Parametric, as_points, per_row, positive
 from klimb.kernels.tiles import Pairs, fill_rectangle, fill_square, pull_rectangle, pull_square
 from klimb.numerics.arrays import Array, ArrayLike, as_float
 from klimb.priors import PositivePrior
 
-DEFAULT_BOUNDS = (1e-8, 1e8)  # what a search keeps where the user set no bounds
+DEFAULT_BOUNDS = (1e-8, 1e8)  # what a search keeps where the user set no bounds, or this times where it begins
+FAR = 5.0  # times what is typical of the data: from farther away f looks like white noise, or flat
 
 
 class Kernel(Parametric):
@@ -46,8 +47,31 @@ class Kernel(Parametric):
         """``factor`` times this kernel, without a new parameter."""
 
     @abstractmethod
+    def _typical(self, X: Array, variance: float) -> dict[str, float]:
+        """What parameters, by name, may be for such inputs and functions of this variance."""
+
+    @abstractmethod
     def _check_width(self, width: int) -> None:
         """Raise an `InputError` if inputs with this many columns do not fit."""
+
+    def typical(self, X: ArrayLike, variance: float | None = None) -> Self:
+        """The same kernel in the units of some inputs and of functions of this variance (its own unless given).
+
+        It is the kernel itself where no parameter is more than `FAR` times another than such data ask for. Parameters
+        that are fixed, have bounds or a prior, and all but variances and lengthscales stay as they are.
+
+        >>> from klimb.kernels import RBF
+        >>> RBF().typical([0.0, 200.0, 400.0], variance=9.0)
+        RBF(variance=9.0, lengthscale=163.29931618554522)
+        """
+        points = self._inputs(X, "X")
+        size = float(self._diag(points).mean()) if variance is None else variance
+        found, entries = self._typical(points, size), self._entries()
+        open_ = {entry.name: found[entry.name] for entry in entries
+                 if entry.rule == FREE and 1.0 / MOST < found.get(entry.name, 0.0) < MOST}
+        far = any(entry.name in open_ and abs(math.log(open_[entry.name] / entry.value)) > math.log(FAR)
+                  for entry in entries)
+        return self.with_parameters(open_) if far else self
 
     def gram(self, X: ArrayLike, Z: ArrayLike | None = None, *, out: Array | None = None) -> Array:
         """K(X, X), exactly symmetric, or K(X, Z); written to ``out`` if it is given.
@@ -155,8 +179,8 @@ class Kernel(Parametric):
         rows = []
         for entry in self._entries():
             if not entry.rule.fixed:
-                lower, upper = entry.rule.bounds or (min(DEFAULT_BOUNDS[0], entry.value),
-                                                     max(DEFAULT_BOUNDS[1], entry.value))
+                lower, upper = entry.rule.bounds or (DEFAULT_BOUNDS[0] * min(1.0, entry.value),
+                                                     DEFAULT_BOUNDS[1] * max(1.0, entry.value))
                 rows.append((math.log(max(lower, 1.0 / MOST)), math.log(min(upper, MOST))))
         return np.array(rows).reshape(-1, 2)
 
@@ -279,6 +303,11 @@ class LeafKernel(Leaf, Kernel):
         gradient = np.zeros(len(entries))
         gradient[0] = entries[0].value * g.sum()
         return gradient
+
+    def _typical(self, X: Array, variance: float) -> dict[str, float]:
+        with np.errstate(over="ignore", divide="ignore"):
+            factor = variance / self._diag(X).mean()
+        return {entry.name: entry.value * factor for entry in self._entries() if entry.name.startswith("variance")}
 
     def _scaled(self, factor: float) -> Kernel:
         return self.with_parameters(variance=factor * np.asarray(getattr(self, "variance")))  # noqa: B009  in subclasses

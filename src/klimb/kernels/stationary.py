@@ -41,6 +41,16 @@ class Stationary(LeafKernel):
     def _pairs(self, X: Array, Z: Array | None, *, inputs: bool = False) -> Pairs:
         return StationaryPairs(self, X, Z, inputs=inputs)
 
+    def _typical(self, X: Array, variance: float) -> dict[str, float]:
+        return super()._typical(X, variance) | self._lengthscales(X)
+
+    def _lengthscales(self, X: Array) -> dict[str, float]:
+        """About the distance between two points, column by column where there is one for each."""
+        sd = self._columns(X).std(axis=0)
+        if not isinstance(self.lengthscale, tuple):
+            return {"lengthscale": float(np.linalg.norm(sd))}
+        return {f"lengthscale[{d}]": float(one) for d, one in enumerate(math.sqrt(len(sd)) * sd)}
+
 
 class StationaryPairs(Pairs):
     """A stationary kernel bound to its inputs; `PeriodicPairs` puts the inputs on circles first."""
@@ -203,6 +213,9 @@ class Periodic(Stationary):
 
     def _pairs(self, X: Array, Z: Array | None, *, inputs: bool = False) -> Pairs:
         return PeriodicPairs(self, X, Z, inputs=inputs)
+
+    def _lengthscales(self, X: Array) -> dict[str, float]:
+        return {}  # in units of the circle
 
 
 class PeriodicPairs(StationaryPairs):

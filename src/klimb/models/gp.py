@@ -5,6 +5,7 @@
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -40,8 +41,8 @@ def gp(kernel: Covariance | Sequence[Covariance], X: ArrayLike, site: Site | Lik
     mean : klimb.kernels.means.Mean
         Zero unless given.
     inducing : int, (M, d) array or "auto"
-        Inducing points, or how many to choose (`klimb.kernels.choose_inducing`), or as many as explain all but a
-        thousandth of the prior variance; the full Gaussian process if it is left out.
+        Inducing points, or how many to choose (`klimb.kernels.choose_inducing`), or as many (up to 500) as leave
+        errors of about a tenth of an sd at the hyperparameters found; the full Gaussian process if it is left out.
     learn : names of parameters of the site
         Those that a fit may change, such as "scale", with a prior that is flat in their logarithm.
     jitter : float
@@ -79,7 +80,8 @@ def gp(kernel: Covariance | Sequence[Covariance], X: ArrayLike, site: Site | Lik
     share = jitter if jitter is not None else (0.0 if points is None else INDUCING_JITTER)
     if not 0.0 <= share < np.inf:
         raise InputError("jitter must be at least 0", f"{share}", "It is a share of the prior variance, such as 1e-8.")
-    return _model(kernels, inputs, family, function, points, float(share), "Kernel" if points is None else "Inducing")
+    return _model(kernels, inputs, family, function, points, float(share), "Kernel" if points is None else "Inducing",
+                  automatic=isinstance(inducing, str))
 
 
 def series(kernel: Covariance, times: ArrayLike, site: Site | Likelihood | str | None = None, *,
@@ -116,12 +118,13 @@ def series(kernel: Covariance, times: ArrayLike, site: Site | Likelihood | str |
 
 
 def _model(kernels: Sequence[Covariance], X: Array, family: Likelihood, mean: Mean, Z: Array | None, jitter: float,
-           form: Form) -> KernelModel:
+           form: Form, automatic: bool) -> KernelModel:
     prefixes = [f"{c}: " for c in range(len(kernels))] if len(kernels) > 1 else [""]
     kernel_blocks = tuple(KernelBlock(kernel, prefix) for kernel, prefix in zip(kernels, prefixes, strict=True))
     means = tuple(MeanBlock(mean, prefix) for prefix in prefixes)
     points = None if Z is None else Points.among(X, Z)
-    return KernelModel(kernel_blocks, means, X, family, np.zeros(0), points, jitter, form).with_blocks()
+    return KernelModel(kernel_blocks, means, X, family, np.zeros(0), points, jitter, form,
+                       automatic).with_blocks()
 
 
 def _likelihood(site: Any, learn: str | tuple[str, ...]) -> Likelihood:
@@ -139,16 +142,17 @@ def _likelihood(site: Any, learn: str | tuple[str, ...]) -> Likelihood:
 
 def _points(kernel: Covariance, X: Array, inducing: Any) -> Array | None:
     """The inducing points that were asked for."""
-    points = None
-    if isinstance(inducing, str):
-        if inducing != "auto":
-            raise InputError('inducing must be a number, points or "auto"', repr(inducing), "Say how many, or where.")
-        points = explaining_points(kernel, X)
-    elif isinstance(inducing, int | np.integer) and not isinstance(inducing, bool):
-        points = choose_inducing(kernel, X, int(inducing))
-    elif inducing is not None:
-        points = as_inputs(inducing, "inducing")
-    if points is not None and (len(points) > len(X) or points.shape[1] != X.shape[1]):
-        raise InputError(f"inducing must be at most {len(X)} points with {X.shape[1]} columns",
-                         f"shape {points.shape}", "Leave it out for the full Gaussian process.")
+    if inducing is None:
+        return None
+    count = isinstance(inducing, int | np.integer) and not isinstance(inducing, bool)
+    if count or isinstance(inducing, str):
+        require(count or inducing == "auto", 'inducing must be a number, points or "auto"', repr(inducing),
+                "Say how many, or where.")
+        choose: Any = partial(choose_inducing, count=int(inducing)) if count else explaining_points
+        # One that is far too smooth for the inputs asks for too few; a search will leave it.
+        return max((choose(one, X) for one in (kernel, kernel.typical(X))), key=len)  # type: ignore[no-any-return]
+    points = as_inputs(inducing, "inducing")
+    require(len(points) <= len(X) and points.shape[1] == X.shape[1],
+            f"inducing must be at most {len(X)} points with {X.shape[1]} columns", f"shape {points.shape}",
+            "Leave it out for the full Gaussian process.")
     return points

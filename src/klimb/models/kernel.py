@@ -18,6 +18,7 @@ from klimb._stored import stored
 from klimb.errors import InputError, require
 from klimb.kernels import Kernel as Covariance
 from klimb.kernels import Matern12, Matern32, Matern52, Product, Sum
+from klimb.kernels.inducing_points import MOST_AUTOMATIC, choose_inducing
 from klimb.kernels.means import Mean
 from klimb.latents.base import Latent, Posterior
 from klimb.latents.costs import Shape
@@ -28,12 +29,15 @@ from klimb.latents.markov import Markov
 from klimb.latents.outputs import Outputs
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.likelihoods import Choices, Likelihood, Observed
+from klimb.models.kernel_blocks import Points
 from klimb.models.model import DRAW_JITTER, Functionals, Model, joined
 from klimb.numerics.arrays import Array, ArrayLike, as_float
 from klimb.rows.kernel_rows import inducing_latent
 from klimb.theta import ParameterBlock, Theta
 
 Form: TypeAlias = Literal["Kernel", "Inducing", "Markov"]  # the latent
+SITES, LOOKED_AT = 64, 0.99  # at which it is seen what inducing points leave, and the share of sites among them
+SMALL, GROWTH = (0.1, 0.05), 1.5  # errors that points enough leave, and the factor by which they become more
 SMOOTHNESS: dict[type[Covariance], float] = {Matern12: 0.5, Matern32: 1.5, Matern52: 2.5}
 
 
@@ -68,6 +72,7 @@ class KernelModel(Model):
     points: ParameterBlock | None = None  # inducing points
     jitter: float = 0.0  # share of the mean prior variance on the diagonal of K, or of that of the inducing points
     form: Form = "Kernel"
+    automatic: bool = False  # whether there may be more inducing points
 
     def __repr__(self) -> str:
         rows, columns = self.X.shape
@@ -147,6 +152,17 @@ class KernelModel(Model):
             model = replace(model, at=joined([split.get(id(block), block.start) for block in model.theta.blocks]))
         check_fields(len(model.kernel_blocks), model.fields)
         return model
+
+    def elsewhere(self, data: Observed) -> Self | None:
+        """With kernels in the units of the data: a climb from far away may see no slope."""
+        units = self.likelihood.units(data)
+        typical = [kernel.typical(self.X, units.spread**2 + units.centre**2) for kernel in self.kernels]
+        if all(one is own for one, own in zip(typical, self.kernels, strict=True)):
+            return None
+        pairs: Any = zip(self.kernel_blocks, typical, strict=True)
+        blocks = tuple(replace(block, kernel=kernel) if block.size else block for block, kernel in pairs)
+        model = replace(self, at=np.zeros(0), kernel_blocks=blocks)
+        return replace(model, at=model.theta.start)
 
     # -- the latent
 
@@ -239,6 +255,50 @@ class KernelModel(Model):
         d_inner.flat[:: len(d_inner) + 1] += self.jitter * np.trace(d_inner) / len(d_inner)  # a share of the diagonal
         slopes += kernel.gram_vjp(Z, d_inner) + kernel.diag_vjp(X, d_diagonal)
         return slopes, moved + kernel.gram_input_vjp(Z, d_inner) if points else None
+
+    # -- what inducing points leave
+
+    def left_out(self, posterior: Posterior) -> tuple[float, float]:
+        if self.form != "Inducing":
+            return 0.0, 0.0
+        parts = posterior.latent.split(posterior)
+        kernels = self.kernels if len(self.kernels) == len(parts) else self.kernels * len(parts)
+        errors = [self._left_of(*pair) for pair in zip(kernels, parts, strict=True)]
+        return max(mean for mean, _ in errors), max(sd for _, sd in errors)
+
+    def _left_of(self, kernel: Covariance, q: Posterior) -> tuple[float, float]:
+        """With C the prior covariance that the points leave, means move by C a to first order.
+
+        Of the variance c that is left at a site, the data would take all, if they saw it as well as what the points
+        carry, or leave c / (1 + c t), t = sum_j gamma_j (C_ij / c)^2, if all else were known: an sd is about midway.
+        """
+        latent: Any = q.latent
+        order, last = np.argsort(latent.slack / q.v), LOOKED_AT * (latent.n_sites - 1)
+        rows = order[np.unique(np.linspace(0.0, last, SITES).astype(int))]
+        own = latent.row_design.subset(rows).dense()
+        shift, seen, left = np.zeros(len(rows)), np.zeros(len(rows)), np.zeros(len(rows))
+        for block, P in latent.row_design.blocks():
+            C = kernel.gram(self.X[rows], self.X[block]) - own @ P.T
+            shift += C @ q.a[block]
+            seen += C**2 @ q.gamma[block]
+            here = (rows >= block.start) & (rows < block.stop)
+            left[here] = np.maximum(C[here, rows[here] - block.start], 0.0)
+        v = q.v[rows]
+        if not left.any():
+            return 0.0, 0.0
+        left = np.clip(left, 1e-12 * v, 0.999 * v)
+        least, most = v - left, v - left + left / (1.0 + np.maximum(seen, 0.0) / left)
+        sd = 0.5 * (np.sqrt(v / least) + np.sqrt(v / most)) - 1.0
+        return float((np.abs(shift) / np.sqrt(v)).max()), float(sd.max())
+
+    def finer(self, posterior: Posterior) -> Self | None:
+        if not self.automatic or self.Z is None or np.less_equal(self.left_out(posterior), SMALL).all():
+            return None
+        count = min(int(GROWTH * len(self.Z)) + 1, MOST_AUTOMATIC, len(self.X))
+        points = choose_inducing(self.kernel, self.X, max(count, len(self.Z)))
+        if len(points) <= len(self.Z):
+            return None
+        return replace(self, points=Points.among(self.X, points))  # held ones take no entry of theta
 
     # -- predictions
 

@@ -119,6 +119,21 @@ class Model(ABC):
         """Whether its one hyperparameter scales a Gaussian prior, so that loose fits tell where it is best."""
         return False
 
+    def elsewhere(self, data: Observed) -> Self | None:
+        """The model at other hyperparameters, where those that it has are far from the units of the data; or None."""
+        del data
+        return None
+
+    def left_out(self, posterior: Posterior) -> tuple[float, float]:
+        """Errors of a mean of f, in sd, and of an sd, where f is seen through fewer numbers than it has."""
+        del posterior
+        return 0.0, 0.0
+
+    def finer(self, posterior: Posterior) -> Self | None:
+        """The model with more numbers for f, where it chooses how many and has too few; or None."""
+        del posterior
+        return None
+
     def information(self) -> Array | None:
         """Minus the second derivatives of the objective, guessed from counts to start a climb; None without a guess."""
         return None

@@ -1,11 +1,14 @@
 """From a model and data to a solution: hyperparameters held, chosen or integrated out."""
 
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
 
-from klimb.errors import require
+from klimb.errors import KlimbError, require
 from klimb.infer.result import Result, Status
 from klimb.latents.base import Posterior
 from klimb.likelihoods import Observed
@@ -53,8 +56,13 @@ def solve(model: Model, data: Observed, *, hyper: HyperMode = "auto", start: Pos
             "Leave it out for the default.")
     require(as_float(tol, "tol", ndim=0) > 0, "tol must be positive", tol, "The default is 1e-6.")
     if hyper == "fixed" or not model.theta.size:
-        return Solution.held(model, model.infer(data, start=start, tol=tol, max_iter=max_iter,
-                                                callback=_each_iteration(listen)))
+        def fitted(model: Model, start: Posterior | None) -> Result:
+            return model.infer(data, start=start, tol=tol, max_iter=max_iter, callback=_each_iteration(listen))
+
+        result = fitted(model, start)
+        while (finer := model.finer(result.posterior)) is not None:
+            model, result = finer, fitted(finer, result.posterior)
+        return Solution.held(model, result)
     few = model.reduced(data)
     if few is not None:
         found = solve(*few, hyper=hyper, tol=tol, max_iter=max_iter, listen=listen, restarts=restarts, seed=seed,
@@ -69,11 +77,27 @@ def solve(model: Model, data: Observed, *, hyper: HyperMode = "auto", start: Pos
             slope = np.array([begun.before[1] if begun.before is not None else 0.0])
             peak = Peak(model, begun.result, begun.path[-1], begun.result.status, slope, before, begun.path)
     if peak is None:
-        peak = find_peak(model, data, tol=search_tol, fit_tol=tol, max_iter=search_iter, fit_iter=max_iter,
+        search = partial(find_peak, data=data, tol=search_tol, fit_tol=tol, max_iter=search_iter, fit_iter=max_iter,
                          restarts=restarts, seed=seed, start=start, listen=listen, curvature=curvature)
+        other = model.elsewhere(data)
+        peak = search(model) if other is None else _highest(search, (model, other))
+        while (finer := peak.model.finer(peak.result.posterior)) is not None:
+            before += peak.n_fits
+            peak = search(finer, start=peak.result.posterior)
         peak = replace(peak, n_fits=peak.n_fits + before)
     wanted = hyper == "integrate" or (hyper == "auto" and worth_integrating(model))
     return around(peak, data, integrate=wanted, spread=spread, listen=listen, tol=tol)
+
+
+def _highest(search: Callable[[Model], Peak], begins: Sequence[Model]) -> Peak:
+    """The highest peak of several climbs; those that cannot begin are left out."""
+    peaks = []
+    for begin in begins:
+        with suppress(KlimbError):
+            peaks.append(search(begin))
+    if not peaks:
+        return search(begins[0])  # which says why
+    return replace(max(peaks, key=lambda found: found.objective), n_fits=sum(found.n_fits for found in peaks))
 
 
 @threads_for(0)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 MANY_EFFECTIVE, HOPELESS = 2000.0, 1.2  # effective points of theta from which k-hat may go up to this
 WRONG_MEAN, WRONG_SD = 0.2, 0.1  # errors of what is shown from which it cannot be called right: in sd, and relative
+LEFT_OUT = 0.15, 0.1  # the same by inducing points, as they are estimated: hyperparameters move with them
 PRECISION = 0.005  # relative error of an sd that no check goes below
 REMAINING = 0.1  # share of a correction that may be left
 SECOND = 1.5  # the same of one to leading order, over its square
@@ -57,7 +58,12 @@ def quick_trust(fit: Fit) -> FitTrust:
                   Fact("effective points of hyperparameters", f"{fit.components.n_effective:.0f}")]
     names = [name for name, power in limits_reached(fit.model.theta, fit.components).items() if power > 0.0]
     facts += [Fact("sds that may be zero", ", ".join(names))] if names else []
-    judged = _unfinished(fit) or _unbounded(fit) or _badly_integrated(fit) or _judged(fit, facts)
+    left = (0.0, 0.0) if fit.result is None else fit.model.left_out(fit.result.posterior)
+    if max(left) > 0.0:
+        facts += [Fact("largest error of a mean by inducing points", f"{left[0]:.2f} sd"),
+                  Fact("largest error of an sd by inducing points", f"{left[1]:.1%}")]
+    judged = (_unfinished(fit) or _unbounded(fit) or _badly_integrated(fit) or _left_out(*left)
+              or _judged(fit, facts, left[1]))
     given = ""
     if fit.mode == "optimise" and fit.model.theta.size and judged.word != "doubt":
         given = " Given the hyperparameters, which are at their best value."
@@ -69,11 +75,11 @@ def _stated(fit: Fit, judged: Verdict, facts: list[Fact], given: str = "") -> Fi
     return FitTrust(judged.word, judged.measures, judged.advice + remedy, judged.number, tuple(facts))
 
 
-def _judged(fit: Fit, facts: list[Fact]) -> Verdict:
+def _judged(fit: Fit, facts: list[Fact], left_out: float) -> Verdict:
     """What is shown of weights whose hyperparameters were integrated out well; ``facts`` are added to."""
     assert fit.result is not None
     components, problem, estimated = fit.components, fit.result.problem, estimated_sds(fit)
-    precision = max(PRECISION, components.error, estimated)
+    precision = max(PRECISION, components.error, estimated, left_out)
     if estimated:
         facts.append(Fact("error of sds, which are estimated", f"{100.0 * estimated:.1g}% at most for 19 rows of 20"))
     if problem is not None and problem.site.gamma_trend == "constant":
@@ -134,6 +140,8 @@ def remedy_of(fit: Fit) -> str:
     """What can be done about a doubt with this very fit: a call that works."""
     from klimb.models.exact import exact_refused
 
+    if fit.result is not None and _left_out(*fit.model.left_out(fit.result.posterior)) is not None:
+        return 'klimb.gp(..., inducing="auto") finds how many are enough, up to 500.'
     badly = _badly_integrated(fit) is not None
     if badly and (names := long_tails(fit.model.theta, fit.components)):
         priors = ", ".join(f'"{name}": "exponential({plain(fit.hyperparameters[name], 2)})"' for name in names)
@@ -160,6 +168,13 @@ def _farthest(fit: Fit) -> Iterator[tuple[Array, Trust]]:
     if fit.data is not None:
         for theta in fit.components.ends():
             yield theta, fit.model.moved(theta).infer(fit.data).trust
+
+
+def _left_out(mean: float, sd: float) -> Verdict | None:
+    if mean <= LEFT_OUT[0] and sd <= LEFT_OUT[1]:
+        return None
+    return Verdict("doubt", sd, OF_SD, "These inducing points are too few: beside the full Gaussian process means may "
+                   f"be off by {mean:.2g} sd, and sds by {sd:.0%}.")
 
 
 def _unfinished(fit: Fit) -> Verdict | None:

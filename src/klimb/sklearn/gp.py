@@ -135,7 +135,7 @@ def fit_gp(X: Array, given: MatrixData, estimator: Any) -> Fit:
         assert isinstance(first.model, KernelModel)
         model, n_first = replace(first.model, X=X), first.n_fits
     model, start = _with_points(model, data, None if automatic else int(inducing))
-    fit = _search(model, data, estimator, start)
+    fit = _search(replace(model, automatic=automatic), data, estimator, start)
     return replace(fit, n_fits=fit.n_fits + n_first)
 
 
