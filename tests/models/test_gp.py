@@ -245,7 +245,7 @@ def test_rows_that_count_nothing_change_no_correction():
         np.testing.assert_allclose(one[name], other[name], rtol=1e-3, atol=1e-3 * other["sd"].max())
 
 
-UNITS = [(1e6, 1.0), (100.0, 1.0), (0.1, 1.0), (1e-8, 1.0), (1.0, 1e8), (1.0, 300.0), (1.0, 1e-6), (1e3, 1e3)]
+UNITS = [(1e6, 1.0), (100.0, 1.0), (0.1, 1.0), (1e-8, 1.0), (1.0, 1e8), (1.0, 300.0), (1.0, 1e-8), (1e3, 1e3)]
 
 
 @pytest.mark.parametrize("likelihood", ["gaussian", "student_t(df=4)", "poisson", "categorical"])

@@ -90,14 +90,15 @@ def solve(model: Model, data: Observed, *, hyper: HyperMode = "auto", start: Pos
 
 
 def _highest(search: Callable[[Model], Peak], begins: Sequence[Model]) -> Peak:
-    """The highest peak of several climbs; those that cannot begin are left out."""
+    """The highest peak of several climbs, of those that converged if any did; those that cannot begin are left out."""
     peaks = []
     for begin in begins:
         with suppress(KlimbError):
             peaks.append(search(begin))
     if not peaks:
         return search(begins[0])  # which says why
-    return replace(max(peaks, key=lambda found: found.objective), n_fits=sum(found.n_fits for found in peaks))
+    best = max(peaks, key=lambda found: (found.converged, found.objective))
+    return replace(best, n_fits=sum(found.n_fits for found in peaks))
 
 
 @threads_for(0)
