@@ -36,7 +36,7 @@ from klimb.rows.kernel_rows import inducing_latent
 from klimb.theta import ParameterBlock, Theta
 
 Form: TypeAlias = Literal["Kernel", "Inducing", "Markov"]  # the latent
-SITES, LOOKED_AT = 64, 0.99  # at which it is seen what inducing points leave, and the share of sites among them
+SITES, LOOKED_AT = 32, 0.99  # at which it is seen what inducing points leave, and the share of sites among them
 SMALL, GROWTH = (0.1, 0.05), 1.5  # errors that points enough leave, and the factor by which they become more
 SMOOTHNESS: dict[type[Covariance], float] = {Matern12: 0.5, Matern32: 1.5, Matern52: 2.5}
 
