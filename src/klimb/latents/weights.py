@@ -90,8 +90,15 @@ class PrimalFactor(Factor):
         N, D = self._X.shape
         return (self.smooth, self._square_times) if N * self._n_outputs >= 2 * D * D else None
 
+    def energy_of_squares(self, b: Array) -> float | None:
+        """The squared Frobenius norm of S' X' diag(b) X S, with V_w = S S': no second pass over the rows."""
+        return None if self.products() is None else float(np.square(self._between(b)).sum())
+
+    def _between(self, b: Array) -> Array:
+        return np.asarray(self._root.T @ self._X.weighted_gram(b) @ self._root)
+
     def _square_times(self, b: Array) -> Array:
-        values, vectors = np.linalg.eigh(self._root.T @ self._X.weighted_gram(b) @ self._root)
+        values, vectors = np.linalg.eigh(self._between(b))
         directions = self._root @ (vectors * np.sqrt(np.abs(values)))
         total = np.zeros(len(b))
         for sign, some in ((1.0, values > 0.0), (-1.0, values < 0.0)):
