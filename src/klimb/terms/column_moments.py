@@ -72,7 +72,7 @@ class ColumnMoments:
 def _over_rows(ends: np.ufunc, block: Array) -> Array:
     """The least or largest entry of every column."""
     whole = len(block) // FOLDED * FOLDED
-    if not whole or not block.flags.c_contiguous:
+    if not whole or not block.size or not block.flags.c_contiguous:
         return np.asarray(ends.reduce(block, axis=0))
     folded = ends.reduce(block[:whole].reshape(-1, FOLDED * block.shape[1]), axis=0).reshape(FOLDED, -1)
     return np.asarray(ends.reduce(np.vstack([folded, block[whole:]]), axis=0))
