@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import mpmath
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from klimb import kernels, latents, sites
 from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.infer.problem import Problem
 from klimb.latents.markov import LARGEST_DENSE
-from klimb.linalg import matern
+from klimb.linalg import chains, matern
 
 RNG = np.random.default_rng(11)
 N = 60
@@ -380,6 +382,20 @@ def test_products_with_the_covariance_and_its_square(process):
     by_V, by_square = factor.products()
     np.testing.assert_allclose(by_V(b), V @ b, atol=1e-12)
     np.testing.assert_allclose(by_square(b), (V * V) @ b, atol=1e-12)
+
+
+def test_products_with_squares_of_long_chains_have_the_digits_that_directions_need(monkeypatch):
+    times = np.linspace(0.0, 40.0, 6000)
+    factor = latents.Markov(times, 1.0, 2.0, 1.5).factor(np.full(6000, 0.7))
+    b = np.random.default_rng(3).standard_normal(6000)
+    exact = factor.products()[1](b)
+    monkeypatch.setattr(chains, "LONG", 1000)
+    tracemalloc.start()
+    product = factor.products()[1]
+    kept = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert kept < 60 * 6000  # 9 + 3 numbers a time, of 4 bytes
+    assert np.abs(product(b) - exact).max() < 1e-5 * np.abs(exact).max()
 
 
 def test_wide_rough_priors_converge_by_newton_directions():

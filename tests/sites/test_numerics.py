@@ -5,9 +5,10 @@ from __future__ import annotations
 import mpmath
 import numpy as np
 import pytest
+from scipy.special import ndtr
 
 from klimb.numerics.normal import half_normal_loss, log_interval_derivatives, log_ndtr_derivatives
-from klimb.numerics.softplus import folded_moments, rough_moments
+from klimb.numerics.softplus import BEND, MILLS, folded_moments, rough_moments
 from klimb.numerics.special import (
     exponentials,
     gamma_family,
@@ -111,6 +112,14 @@ def test_softplus_tiers_meet() -> None:
         above = folded_moments(m, np.full_like(m, np.nextafter(boundary, 7.0)))
         for x, y in zip(below, above, strict=True):
             np.testing.assert_allclose(x, y, rtol=3e-13)
+
+
+def test_normal_distribution_functions_of_rough_moments() -> None:
+    """To ten digits where they are large, and never negative where they are small."""
+    x = np.linspace(0.0, 60.0, 600_001)
+    found = np.polynomial.polynomial.polyval(1.0 / (1.0 + BEND * x), MILLS) * np.exp(-0.5 * x * x)
+    assert np.abs(found - ndtr(-x)).max() < 1.1e-10
+    assert (found >= 0.0).all()
 
 
 def test_softplus_far_from_an_optimum() -> None:

@@ -33,3 +33,13 @@ def test_made_columns_and_what_is_not_apart():
     assert ColumnMoments.of(np.hstack([ones, X]), shares).apart
     for more in (ones, 0.0 * ones, X[:, :1] + X[:, 1:2]):
         assert not ColumnMoments.of(np.hstack([ones, X, more]), shares).apart
+
+
+@pytest.mark.parametrize("n", [1, 31, 32, 33, 100])
+@pytest.mark.parametrize("width", [0, 7])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_ends_of_any_number_of_rows(n, width, order):
+    X = np.asarray(RNG.standard_normal((n, width)), order=order)
+    found = ColumnMoments.of(X, np.full(n, 1.0 / n))
+    assert np.array_equal(found.low, X.min(axis=0))
+    assert np.array_equal(found.high, X.max(axis=0))

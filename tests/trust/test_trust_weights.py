@@ -12,7 +12,7 @@ from klimb import sites
 from klimb.latents.coordinates import NEGLIGIBLE, coordinates_of, pivoted_root
 from klimb.latents.markov import MarkovCoordinates
 from klimb.trust.importance import draw
-from klimb.trust.weights import LogWeights, expected
+from klimb.trust.weights import LogWeights, bends, expected, most_variance
 
 N, D = 12, 5
 RNG = np.random.default_rng(0)
@@ -164,3 +164,20 @@ def test_expectations_at_many_draws_are_those_of_the_oracle(site: sites.Site) ->
     exact = [site.oracle(y, row, v) for row in f]
     np.testing.assert_allclose(value, [e.value for e in exact], rtol=1e-9, atol=2e-4)
     np.testing.assert_allclose(alpha, [e.alpha for e in exact], rtol=1e-9, atol=2e-3)
+
+
+def test_what_the_variance_of_log_weights_is_at_most() -> None:
+    """No less than over draws, and than the sums over all pairs of sites; the bound without a pass is above both."""
+    rng = np.random.default_rng(6)
+    rows, y = rng.standard_normal((400, 3)), (rng.random(400) < 0.3).astype(float)
+    result = klimb.infer(klimb.latents.Weights(rows, cov=1.0), sites.Logistic(), y)
+    problem, q = result.problem, result.posterior
+    V = rows @ q.covariance() @ rows.T
+    third, fourth = bends(problem.site, problem.y, q)
+    left_out = float(third @ V**3 @ third) / 6.0 + float(fourth @ V**4 @ fourth) / 24.0
+    g = np.abs(rng.standard_normal(400))
+    assert q.factor.energy_of_squares(g) == pytest.approx(float(g @ V**2 @ g), rel=1e-10)
+    close, simple = (most_variance(problem.site, problem.y, q, enough) for enough in (0.0, np.inf))
+    assert left_out < close < simple < 50.0 * left_out
+    drawn = draw(weights_of(result), 4000).log_weights.var()
+    assert 0.8 * left_out < drawn < close

@@ -153,7 +153,7 @@ def learn_variable(name: str, source: Source, as_levels: bool) -> FormulaVariabl
         codes, levels = source.factor(name)
         counts = np.bincount(codes, source.counts, minlength=len(levels))
         return FormulaVariable(name, "levels", levels=levels, commonest=levels[int(np.argmax(counts))])
-    values = source.number(name)
+    values = np.ascontiguousarray(source.number(name))  # read five times, where those of a matrix lie apart
     whole = not (values[:1000] % 1.0).any() and bool((values == np.floor(values)).all())
     middle = float(counted_quantile(values, source.weights, 0.5))
     if whole and middle != np.floor(middle):

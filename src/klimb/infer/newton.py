@@ -28,7 +28,7 @@ DIFFERENCE = 1e-5  # relative step in v for the derivatives of gamma
 MOST_PRODUCTS = 60
 LOOSE, TIGHT = 0.05, 0.02  # residual that conjugate gradients may leave, at most, and at least of coupled sites
 IN_CACHE = 400  # sites up to which both matrices fit the cache in double precision
-ENOUGH = 100_000  # sites whose residuals choose a combination: of many more, every so-manieth speaks for all
+ENOUGH = 30_000  # sites whose residuals choose a combination: of many more, every so-manieth speaks for all
 STIFF = 3e-3  # gamma v below which a site that is one of several of a datum hardly changes with its variance
 
 

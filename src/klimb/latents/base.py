@@ -100,6 +100,11 @@ class Factor(ABC):
         """Products with V and with its entrywise square, where those are cheaper than a dense V; None elsewhere."""
         return None
 
+    def energy_of_squares(self, b: Array) -> float | None:
+        """b'(V o V) b, where ``products`` are at hand; None elsewhere."""
+        products = self.products()
+        return None if products is None else float(b @ products[1](b))
+
     log_det_error: float = 0.0  # standard error of ``logdet``, where that is estimated
     log_det_rounding: float = 0.0  # what cancellation may leave of it, where that is more than its own rounding
 

@@ -80,6 +80,7 @@ class LinearParts:
     logdet: float = 0.0  # of ``precision`` where the constraints hold
     constraints: Array | None = None
     reduced: bool = False  # about as few rows as columns, which stand for many more
+    loose: bool = False  # far from an optimum: products may be in single precision
 
     def dense(self) -> tuple[Array, Array, Array]:
         """Columns, prior mean and covariance with the levels among the other weights, after them."""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from klimb.errors import InputError
+from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.latents.base import Factor, Latent, Posterior, Product, checked_outputs, draws_from, sites_of, variances_at
 from klimb.latents.coordinates import Coordinates, dense_coordinates, weight_coordinates
 from klimb.latents.costs import Option, Shape, cheapest, dual, primal
@@ -28,6 +28,7 @@ from klimb.numerics.dense import (
 )
 
 Form = Literal["auto", "primal", "dual"]
+LOST = 0.01  # share of a pivot that single precision may lose
 MOST_DETACHED = 2**26  # entries (512 MiB) of a dual form's weights without their data; beyond it those stay
 
 
@@ -39,18 +40,30 @@ class PrimalFactor(Factor):
 
     def __init__(self, X: DesignMatrix, prior: WeightPrior, gamma: Array, n_outputs: int = 1) -> None:
         self.gamma, self._n_outputs = gamma, n_outputs
-        self._X = X
         self._variances: Array | None = None
-        A = prior.whiten(X.weighted_gram(gamma))
-        A.flat[:: len(A) + 1] += 1.0
-        whole = A.diagonal().copy()
-        lower = cholesky(A.T)
+        try:
+            lower = self._factorise(X, prior)
+        except NotPositiveDefiniteError:
+            if X.exact is X:
+                raise
+            lower = self._factorise(X.exact, prior)
         self.logdet = log_det_from_cholesky(lower)
-        # A pivot l_j^2 is what is left of A_jj, whose rounding it keeps: equal columns under a wide prior leave little.
-        self.log_det_rounding = float(np.finfo(float).eps * (whole / lower.diagonal() ** 2).sum())
         self._inverse = triangular_inverse(lower)
         self._root = prior.root_times(self._inverse.T)  # S L^-T, so that V_w = root root'
         self._upper = prior.root.ndim == 1  # a diagonal S keeps the triangle
+
+    def _factorise(self, X: DesignMatrix, prior: WeightPrior) -> Array:
+        """The Cholesky factor of A; an error where single precision lost too much of it."""
+        A = prior.whiten(X.weighted_gram(self.gamma))
+        A.flat[:: len(A) + 1] += 1.0
+        whole = A.diagonal().copy()
+        lower = cholesky(A.T)
+        # A pivot l_j^2 is what is left of A_jj, whose rounding it keeps: equal columns under a wide prior leave little.
+        left = lower.diagonal() ** 2
+        if X.exact is not X and X.rounding * float((whole / left).max()) > LOST:
+            raise NotPositiveDefiniteError("the pivots are mostly rounding errors")
+        self._X, self.log_det_rounding = X, X.rounding * float((whole / left).sum())
+        return lower
 
     def variances(self) -> Array:
         if self._variances is None:
@@ -90,8 +103,15 @@ class PrimalFactor(Factor):
         N, D = self._X.shape
         return (self.smooth, self._square_times) if N * self._n_outputs >= 2 * D * D else None
 
+    def energy_of_squares(self, b: Array) -> float | None:
+        """The squared Frobenius norm of S' X' diag(b) X S, with V_w = S S': no second pass over the rows."""
+        return None if self.products() is None else float(np.square(self._between(b)).sum())
+
+    def _between(self, b: Array) -> Array:
+        return np.asarray(self._root.T @ self._X.weighted_gram(b) @ self._root)
+
     def _square_times(self, b: Array) -> Array:
-        values, vectors = np.linalg.eigh(self._root.T @ self._X.weighted_gram(b) @ self._root)
+        values, vectors = np.linalg.eigh(self._between(b))
         directions = self._root @ (vectors * np.sqrt(np.abs(values)))
         total = np.zeros(len(b))
         for sign, some in ((1.0, values > 0.0), (-1.0, values < 0.0)):
@@ -179,7 +199,7 @@ class Weights(Latent):
 
     def cancelled(self, a: Array) -> float:
         if self._K is None:
-            return 0.0
+            return self.X.lost(a, self.prior.root) / float(np.finfo(float).eps)
         reach = float(np.abs(a) @ np.sqrt(np.diagonal(self._K)))
         return reach * reach  # not ** 2, which raises where this is infinite
 
@@ -320,6 +340,8 @@ class Weights(Latent):
             if "design" not in kept:
                 kept["design"] = as_design(X, "X")
             X = kept["design"]
+            if parts.loose:
+                X = kept["single"] = kept.get("single") or kept["design"].single()
         # Gradients in columns that move need covariances of rows with weights, which the dual form does not have, and
         # rows that stand for many are to have the posterior of these.
         auto = parts.fixed_columns and not parts.reduced

@@ -24,6 +24,7 @@ from klimb.numerics.arrays import Array, slices
 from klimb.numerics.lazy import lapack
 
 TIMES = 4096  # states whose bands are made at a time
+LONG = 20_000  # states from which products with the squares of V, which Newton directions are made of, are rough
 
 
 def solve_band(band: Array, x: Array, *, transpose: bool, unit: bool = False) -> Array:
@@ -258,17 +259,19 @@ class SquaredCovariance:
     def __init__(self, chain: Chain) -> None:
         rows, columns = np.triu_indices(chain.transition.shape[0])
         A, i, j = chain.transition, rows[:, None], columns[:, None]
-        lifted, twice = np.empty((len(rows), len(rows), A.shape[2])), np.where(rows == columns, 0.0, 1.0)[None, :, None]
+        kind = np.float32 if A.shape[2] > LONG else np.float64  # few digits are enough where memory is what it costs
+        lifted = np.empty((len(rows), len(rows), A.shape[2]), kind)
+        twice = np.where(rows == columns, 0.0, 1.0)[None, :, None]
         for block in slices(A.shape[2], TIMES):
             own = A[..., block]
             lifted[..., block] = own[i, rows] * own[j, columns] + twice * own[i, columns] * own[j, rows]
         self._recursion = Bidiagonal(lifted)
         p = chain.covariances[0]
-        self._lifted = (p[rows] * p[columns]).T
+        self._lifted = (p[rows] * p[columns]).T.astype(kind, copy=False)
 
     def times(self, b: Array) -> Array:
         """(V o V) b, in the order of time."""
-        later = np.zeros_like(self._lifted)
+        later = np.zeros(self._lifted.shape)
         later[:, 0] = b
         ahead = self._recursion.solve(later, transpose=True, reuse=True)
         ahead[:, 0] -= b  # sites after this one

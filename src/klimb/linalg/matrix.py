@@ -25,6 +25,7 @@ LARGE, WIDE, MOSTLY_ZERO = 100_000, 32, 0.2  # a dense array of this size, width
 DENSE_LIMIT = 2**27  # entries (1 GiB) up to which a sparse matrix may be copied to a dense one
 WORTHWHILE = 1 / 20  # pairs a row over D^2 up to which pairs beat dense products, the time to build them included
 MOST_PAIRS, PAIRS_AT_A_TIME = 50_000_000, 2**20  # 600 MB
+LARGEST_SINGLE = 1e12  # entry whose square times a million rows is a number of 32 bits
 CANCELLED = 1e-7  # x'Vx over (sum_j |x_j| sd_j)^2 below which the sum of pairs has lost too many digits
 
 
@@ -32,7 +33,22 @@ class DesignMatrix(ABC):
     """N x D. The last X' vector is kept: the loop asks for it twice, to judge a state and to step away from it."""
 
     shape: tuple[int, int]
+    rounding = float(np.finfo(float).eps)
     _last: tuple[Array, Array] | None = None
+
+    @property
+    def exact(self) -> "DesignMatrix":
+        """In double precision."""
+        return self
+
+    def lost(self, a: Array, root: Array) -> float:
+        """What a'f loses beyond the rounding of its sum, where weights have the prior root S."""
+        del a, root
+        return 0.0
+
+    def single(self) -> "DesignMatrix":
+        """In single precision, where that is faster and has room for squares of the entries."""
+        return self
 
     @abstractmethod
     def times(self, vector: Array) -> Array:
@@ -175,6 +191,12 @@ class DenseDesign(StoredDesign):
     def __init__(self, values: Array) -> None:
         self.values = np.ascontiguousarray(values)
         self.shape = (values.shape[0], values.shape[1])
+
+    def single(self) -> DesignMatrix:
+        from klimb.linalg.single import SingleDesign
+
+        small = self.values.size < LARGE or max(-self.values.min(), self.values.max()) > LARGEST_SINGLE
+        return self if small else SingleDesign(self)
 
     def _transpose_times(self, vector: Array) -> Array:
         return np.asarray(sum(together([partial(np.matmul, vector[rows], self.values[rows])

@@ -40,7 +40,7 @@ from klimb.trust.collapsed import CollapsedDraws, CollapsedWeights, ShockWeights
 from klimb.trust.coupled import coupled_weights
 from klimb.trust.gap import EvidenceGaps, leading_moments
 from klimb.trust.pieces import ROUND, cut_posterior, skewness
-from klimb.trust.weights import bends
+from klimb.trust.weights import most_variance
 
 GAIN_DRAWS, PROBE_DRAWS, FEWEST_DRAWS, DRAWS_PER_WEIGHT, MOST_DRAWS = 8, 16, 16, 8, 2048
 MOST_VALUES = 6e5  # of log p, at one theta
@@ -372,22 +372,11 @@ def _leading(result: Result, *, whether: bool = False) -> tuple[WeightPosterior 
 
 
 def _surely_negligible(result: Result) -> bool:
-    """Whether log weights of many rows of a concave log p surely vary by next to nothing.
-
-    q leaves out what log p has beyond its second derivatives, sum_i gamma_i' He_3(f_i) / 6 + gamma_i'' He_4(f_i) / 24.
-    Its variance is the sum over i and j of gamma_i' gamma_j' V_ij^3 / 6 + gamma_i'' gamma_j'' V_ij^4 / 24, and V_ij^3
-    is at most V_ij^2 times the largest variance: that takes one product with the squares of V.
-    """
-    problem, posterior = result.problem, result.posterior
+    """Whether log weights of many rows of a concave log p surely vary by next to nothing."""
+    problem, q = result.problem, result.posterior
     if problem is None or len(problem.y) < MANY_ROWS or not (problem.site.log_concave and problem.site.separable):
         return False
-    products = None if posterior.factor is None else posterior.factor.products()
-    if products is None:
-        return False
-    largest = float(posterior.v.max())
-    third, fourth = map(np.abs, bends(problem.site, problem.y, posterior))
-    each = third * np.sqrt(largest / 6.0) + fourth * largest / np.sqrt(24.0)
-    return float(each @ products[1](each)) <= NEGLIGIBLE
+    return most_variance(problem.site, problem.y, q, NEGLIGIBLE) <= NEGLIGIBLE
 
 
 def _wider(weights: ShockWeights, first: CollapsedDraws, smoothed: SmoothedWeights, n: int, seed: int,

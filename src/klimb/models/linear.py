@@ -68,7 +68,7 @@ class LinearModel(Model):
     inputs: Scaling | None = None  # what makes columns of a user's matrix; None where terms make their own
     passes: Any = field(default=None, metadata={SKIPPED: False}, repr=False)  # over rows that ``rows`` are a sample of
     memory: float = field(default=8e9, metadata={SKIPPED: False})  # bytes that a fit may take
-    loose: bool = field(default=False, metadata={SKIPPED: False})  # far from the optimum, N x N factors in 32 bits
+    loose: bool = field(default=False, metadata={SKIPPED: False})  # far from the optimum, products in 32 bits
 
     @classmethod
     def of(cls, terms: Sequence[Term], likelihood: Likelihood, blocks: Sequence[TermBlock], **more: Any) -> LinearModel:
@@ -239,7 +239,7 @@ class LinearModel(Model):
         roots = tuple((prior.root, prior.copies) for prior in crossed if prior is not None and prior.root is not None)
         parts = LinearParts(X, mean, cov, slack, rows.codes, rows.values, self.n_levels,
                             None if root is None else root @ root.T, X is rows.X, rows.sparse, roots,
-                            reduced=rows.stands_for > 0)
+                            reduced=rows.stands_for > 0, loose=self.loose)
         if self.form == "Precision":
             joint = JointPrecision(cov, [prior for prior in crossed if prior is not None],
                                    [self.terms[number] for number in self.sparse])

@@ -8,6 +8,7 @@ of all sites for each step, as if the scale were known.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,8 @@ MOST = 40  # steps
 FARTHEST = 0.3  # that a step moves the log scale
 NEAR = 1.0  # residual up to which the scale may move with the sites
 MODE_STEPS, MODE_GAIN = 12, 1.0  # most Newton steps towards a mode, and the nats of the last one
+ROUGH = 1e-4  # nats: single precision does for all of a fit to no more than this
+LAST_SINGLE = 5e-3  # residual down to which the next state may be in single precision
 SHORTEST = 0.1  # share of such a step
 
 Slope = Callable[[Any, Posterior], float]
@@ -61,18 +64,20 @@ def plain_steps(model: Any, data: Observed, problem: Problem, state: State, slop
     if state.stationarity > NEAR:
         return None
     last, share, found = list[Trace](), 1.0, _judged(model, problem, state, slope_of)
+    coarse = small[1] >= ROUGH
     for _ in range(MOST):
         state = found.state
-        if found.gain <= enough and state.stationarity <= small[0] and state.remaining <= small[1]:
+        exact = coarse or not found.model.loose
+        if exact and found.gain <= enough and state.stationarity <= small[0] and state.remaining <= small[1]:
             return found._replace(done=True)
         last = [*last, found.trace()][-COMBINED:]
-        after = _ahead(found, data, last, share, slope_of)
+        after = _ahead(found, data, last, share, slope_of, coarse)
         if after is None:  # not along a combination, and less far along a step of sites that pull each other about
             last, share = last[-1:], 0.5 * share
-            after = _ahead(found, data, last, share, slope_of)
-        if after is None:
+            after = _ahead(found, data, last, share, slope_of, coarse)
+        if after is None and exact:
             break
-        found, share = after, min(2.0 * share, 1.0)
+        found, share = (after, min(2.0 * share, 1.0)) if after is not None else (_exactly(found, data, slope_of), 1.0)
     return found
 
 
@@ -102,7 +107,14 @@ def mode_sites(problem: Problem) -> Posterior | None:
     return None
 
 
-def _ahead(before: Joint, data: Observed, last: list[Trace], share: float, slope_of: Slope) -> Joint | None:
+def in_single(model: Any, wanted: bool) -> Any:
+    """The model with its products in single precision, where it may have that and it is wanted, or in double."""
+    wanted = wanted and (model.by_gram or (model.form == "Weights" and len(model.likelihood.fields) == 1))
+    return model if model.loose == wanted else replace(model, loose=wanted)
+
+
+def _ahead(before: Joint, data: Observed, last: list[Trace], share: float, slope_of: Slope,
+           coarse: bool) -> Joint | None:
     """A share of the natural steps from the best combination of the last states; None where the objective falls."""
     state, theta, n = before.state, before.model.theta, len(before.state.a)
     weights = anderson_weights(np.array([one[2] for one in last])) if len(last) > 1 else np.ones(1)
@@ -112,12 +124,20 @@ def _ahead(before: Joint, data: Observed, last: list[Trace], share: float, slope
     if before.problem.site.log_concave:
         gamma = np.maximum(gamma, 0.1 * np.minimum(state.gamma, state.expectation.gamma))
     moved = before.model.moved(np.clip(target[2 * n :], theta.lower, theta.upper))
+    moved = in_single(moved, moved.loose and (coarse or state.stationarity > LAST_SINGLE))
     problem = Problem(moved.latent, before.problem.site, data.y)
     try:
         found = _judged(moved, problem, problem.at_sites(target[:n], gamma), slope_of)
     except NotPositiveDefiniteError:
         return None
     return found if found.height >= before.height - state.noise else None
+
+
+def _exactly(found: Joint, data: Observed, slope_of: Slope) -> Joint:
+    """The state with the same sites in double precision."""
+    model, state = in_single(found.model, False), found.state
+    problem = Problem(model.latent, found.problem.site, data.y)
+    return _judged(model, problem, problem.at_sites(state.a + state.gamma * state.m, state.gamma), slope_of)
 
 
 def _judged(model: Any, problem: Problem, state: State, slope_of: Slope) -> Joint:

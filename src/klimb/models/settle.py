@@ -22,7 +22,7 @@ from klimb.infer.start import start_at
 from klimb.latents.base import Posterior
 from klimb.likelihoods import Observed
 from klimb.models.model import Listen, Progress
-from klimb.models.plain_steps import mode_sites, plain_steps
+from klimb.models.plain_steps import ROUGH, in_single, mode_sites, plain_steps
 from klimb.models.search import under
 from klimb.models.sites_near import SitesNear
 from klimb.numerics.arrays import Array
@@ -44,7 +44,6 @@ FRESH = 0.6  # of a step in sites and scale: what new matrices cost
 LEAST_LEFT = 1e-3, 0.1  # of the residual that such a step leaves; sites that couple latent values have a rough C
 COMBINED = 4  # such steps that the next one combines
 REACH = 0.5, 0.2  # of a step in sites and scale: the scale's share, and the residual after it
-ROUGH = 1e-4  # nats: single precision does for all of a fit to no more than this
 LAST_SINGLE = 5e-2  # residual up to which the next of such steps, which is next to the end, is in double precision
 PROMISED = 0.3  # nats that another move must promise, over the tolerance
 SEARCH_TOL = 1e-3  # of the gradient in theta of a search from there, which has little to do
@@ -73,7 +72,7 @@ def settle(begun: Settled, data: Observed, least: float = CLOSER) -> Settled:
     The tolerance falls to ``least`` with what is left to gain.
     """
     judged = begun.tol <= least or (begun.joint and begun.tol == SITES * least)
-    model = _in_single(begun.model, least >= ROUGH or not judged)
+    model = in_single(begun.model, least >= ROUGH or not judged)
     start, guess = begun.posterior, begun.sites.at(model.at)
     if start is not None and guess is not None:
         start = start_at(start.latent, *guess)
@@ -115,13 +114,8 @@ def settled(begun: Settled, data: Observed, tol: float, listen: Listen | None = 
             break
         if (begun.objective if begun.joint else begun.path[-1]) < max(begun.path) - FALLEN:
             break
-    return replace(begun, model=_in_single(begun.model, False))
-
-
-def _in_single(model: Any, wanted: bool) -> Any:
-    """The model with N x N matrices in single precision, where it has them and that is wanted, or in double."""
-    wanted = wanted and model.by_gram
-    return model if model.loose == wanted else replace(model, loose=wanted)
+    begun.model.kept.pop("single", None)
+    return replace(begun, model=in_single(begun.model, False))
 
 
 def _jointly(model: Any, data: Observed, q: Posterior, least: float) -> Settled | None:
@@ -168,7 +162,7 @@ def _jointly(model: Any, data: Observed, q: Posterior, least: float) -> Settled 
         shares = anderson_weights(np.array([one[3] for one in last]))
         slopes, gamma, at = (sum(share * one[k] for share, one in zip(shares, last, strict=True)) for k in range(3))
         moved, gamma = _within(model, at - float(model.at[0])), within_reach(problem, state, gamma)
-        moved = _in_single(moved, moved.loose and (least >= ROUGH or state.stationarity > LAST_SINGLE))
+        moved = in_single(moved, moved.loose and (least >= ROUGH or state.stationarity > LAST_SINGLE))
         ahead = Problem(moved.latent, problem.site, data.y)
         try:
             after = ahead.at_sites(slopes, gamma)

@@ -31,6 +31,10 @@ SHARES = np.array([0.003246343272134, 0.051517477033972, 0.195077912673858, 0.31
 SCALES = np.array([1.365340806296348, 1.059523971016916, 0.830791313765644, 0.650732166639391,
                    0.508135425366489, 0.396313345166341, 0.308904252267995, 0.238212616409306])
 EXCESS = 5.9e-9  # what its integral lacks where f is large
+# Phi(-x) = exp(-x^2 / 2) sum_j MILLS_j t^j, t = 1 / (1 + BEND x), to 1.1e-10 at x >= 0: least squares, Lawson weights.
+BEND = 0.305
+MILLS = (-0.001684879892704, 0.141916480853598, 0.016311875510151, 0.419076995647618, -0.461776707291912,
+         0.645784010851293, -0.311817499718143, 0.052189724142099)
 
 
 def folded_point(f: Array) -> Triple:
@@ -82,17 +86,29 @@ def rough_moments(m: Array, v: Array) -> Triple:
     if m.size == 0 or float(v.max()) <= _SERIES_END:
         return folded_moments(m, v)
     out, heights = np.empty((3, m.size)), SHARES / SQRT_2PI
-    for piece in slices(m.size, 1024):
+    for piece in slices(m.size, CHUNK):
         below = -np.abs(m[piece])
-        wide = np.sqrt(np.add.outer(SCALES**-2.0, v[piece]))
-        u = below / wide
-        out[1, piece] = SHARES @ ndtr(u)
+        square = np.add.outer(SCALES**-2.0, v[piece])
+        narrow = np.sqrt(square)
+        np.divide(1.0, narrow, out=narrow)
+        u = below * narrow
+        t = np.multiply(u, -BEND)
+        t += 1.0
+        np.divide(1.0, t, out=t)
+        chance = MILLS[-1] * t  # of normal distribution functions, whose own would take three times as long
+        for coefficient in MILLS[-2:0:-1]:
+            chance += coefficient
+            chance *= t
+        chance += MILLS[0]
         u *= u
         u *= -0.5
         with np.errstate(under="ignore"):
             np.exp(u, out=u)
-        out[2, piece] = heights @ (u / wide)
-        u *= wide
+        chance *= u
+        out[1, piece] = SHARES @ chance
+        u *= narrow
+        out[2, piece] = heights @ u
+        u *= square
         out[0, piece] = heights @ u + below * out[1, piece] + EXCESS
     return np.maximum(out[0], 0.0), out[1], out[2]
 

@@ -12,6 +12,7 @@ from klimb.numerics.dense import gram, row_blocks, triangle_by_rows
 from klimb.rows.scaling import largest_entries
 
 CLEARLY = 1e-6  # share of a column, and eigenvalue of the correlations, below which a QR factorisation has to tell
+FOLDED = 32  # rows that are taken as one long one, where a ufunc of short rows spends its time between them
 TOLERANCE = 1e-13  # share of a column's length that must be new: the square of a column around 1e6 has 1e-12
 INTERCEPT = "Intercept"
 
@@ -47,8 +48,8 @@ class ColumnMoments:
         low, high, total = first[0].copy(), first[0].copy(), np.zeros(first.shape[1])
         for rows in blocks:
             block = part(rows)
-            np.minimum(low, block.min(axis=0), out=low)
-            np.maximum(high, block.max(axis=0), out=high)
+            np.minimum(low, _over_rows(np.minimum, block), out=low)
+            np.maximum(high, _over_rows(np.maximum, block), out=high)
             total += shares[rows] @ block
         mean = np.clip(total / shares.sum(), low, high)
         # Rows are divided by the largest entry, so that the squares of 1e200 have a sum.
@@ -66,6 +67,15 @@ class ColumnMoments:
         if (~varies).sum() > 1 or (self.size == 0.0).any() or (self.sd[varies] <= CLEARLY * self.size[varies]).any():
             return False
         return bool(np.linalg.eigvalsh(self.correlation[np.ix_(varies, varies)]).min(initial=1.0) > CLEARLY)
+
+
+def _over_rows(ends: np.ufunc, block: Array) -> Array:
+    """The least or largest entry of every column."""
+    whole = len(block) // FOLDED * FOLDED
+    if not whole or not block.size or not block.flags.c_contiguous:
+        return np.asarray(ends.reduce(block, axis=0))
+    folded = ends.reduce(block[:whole].reshape(-1, FOLDED * block.shape[1]), axis=0).reshape(FOLDED, -1)
+    return np.asarray(ends.reduce(np.vstack([folded, block[whole:]]), axis=0))
 
 
 def collinear(matrix: Any, names: Sequence[str]) -> list[str]:

@@ -43,6 +43,24 @@ def bends(site: Site, y: Array, q: Posterior) -> tuple[Array, Array]:
     return (down - up) / (2.0 * step), (2.0 * here - up - down) / step**2
 
 
+def most_variance(site: Site, y: Array, q: Posterior, enough: float) -> float:
+    """What the variance of log w is at most, for a concave log p; what is ``enough`` is not made smaller.
+
+    q leaves out what log p has beyond its second derivatives, sum_i gamma_i' He_3(f_i) / 6 + gamma_i'' He_4(f_i) / 24.
+    Its variance is the sum over i and j of gamma_i' gamma_j' V_ij^3 / 6 + gamma_i'' gamma_j'' V_ij^4 / 24, and V_ij^3
+    is at most V_ij^2 times the largest variance: g'(V o V) g, which takes a pass over the rows. That is the squared
+    norm of V^1/2 diag(g) V^1/2, so at most c g'v where g <= c gamma, as V^1/2 diag(gamma) V^1/2 <= 1: that takes none.
+    """
+    largest = float(q.v.max())
+    third, fourth = map(np.abs, bends(site, y, q))
+    each = third * np.sqrt(largest / 6.0) + fourth * largest / np.sqrt(24.0)
+    with np.errstate(over="ignore"):
+        share = float((each / np.maximum(q.gamma, np.finfo(float).tiny)).max())
+    simple = share * float(each @ q.v)
+    exact = None if simple <= enough or q.factor is None else q.factor.energy_of_squares(each)
+    return simple if exact is None else exact
+
+
 class LogWeights:
     """log w and its gradient for draws in standard coordinates.
 
