@@ -130,7 +130,8 @@ def test_errors_leave_out_values_and_gradients_of_a_point() -> None:
             keep = np.arange(30) != i
             X = np.vstack([quadratics(u[keep]), *module._quadratic_slopes(u[keep])])
             known = np.concatenate([bent(z)[keep], slopes[keep].T.ravel()])
-            one = module._tried(u[keep], bent(z)[keep], np.full(29, 1 / 29), np.full(29, np.inf), known, X, pair, 0.0)
+            one = module._tried(module._Terms.of(u[keep], 29), bent(z)[keep], np.full(29, 1 / 29), np.full(29, np.inf),
+                                known, X, pair, 0.0)
             own.append(float(one(u[i : i + 1])[0] - bent(z)[i]))
         errors.append(float(np.sqrt(np.mean(np.square(own)))))
     assert min(abs(error - found.error) for error in errors) < 0.05 * found.error
