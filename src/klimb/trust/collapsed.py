@@ -370,8 +370,7 @@ class CollapsedWeights(ShockWeights):
             slopes[some] = np.einsum("sqi,sqi->si", np.repeat(share, counts, axis=2), slope) if k else slope[:, 0]
             mean[some], covariance[some] = _level_moments(share, nodes)
             if few:
-                away = nodes[:, None] - mean[some][:, None]
-                skew[some] = np.einsum("sql,sqla,sqlb,sqlc->slabc", share, away, away, away, optimize=True)
+                skew[some] = _level_skew(share, nodes, mean[some], covariance[some])
         gradient = self.scale * (slopes @ shocks.shared_rows)
         return CollapsedDraws(e, values, gradient, mean, covariance, shocks.present, lambda: self._rest(e), skew)
 
@@ -394,3 +393,15 @@ def _level_moments(share: Array, nodes: Array) -> tuple[Array, Array]:
     first = share @ nodes
     second = (share @ pairs).reshape(*first.shape, nodes.shape[1])
     return first, second - first[..., :, None] * first[..., None, :]
+
+
+def _level_skew(share: Array, nodes: Array, mean: Array, covariance: Array) -> Array:
+    """Third central moments (..., runs, k, k, k) of u, whose means and covariances are known."""
+    Q, k = nodes.shape
+    cubes = np.einsum("qa,qb,qc->qabc", nodes, nodes, nodes).reshape(Q, -1)
+    found = (np.swapaxes(share, -1, -2) @ cubes).reshape(*mean.shape, k, k)
+    a, b, c = mean[..., :, None, None], mean[..., None, :, None], mean[..., None, None, :]
+    found -= a * (covariance[..., None, :, :] + b * c)
+    found -= b * covariance[..., :, None, :]
+    found -= c * covariance[..., :, :, None]
+    return np.asarray(found)
