@@ -24,7 +24,7 @@ import numpy.typing as npt
 from klimb.infer.problem import Problem
 from klimb.latents.base import Posterior
 from klimb.latents.shocks import ShockMoments, Shocks
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, finite_sum
 from klimb.numerics.dense import row_blocks
 from klimb.sites.base import Expectation, Rows, Site
 from klimb.trust.weights import exact_site
@@ -220,7 +220,11 @@ class _SiteRows:
         with np.errstate(over="ignore", invalid="ignore"):
             f = self.m + d
             point = self.site.point(self.y, f) if slopes else Expectation(self.site.value(self.y, f), f, f)
-            h = point.value - self.expected + d * (0.5 * self.gamma * d - self.a)
+            h = 0.5 * self.gamma * d
+            h -= self.a
+            h *= d
+            h += point.value
+            h -= self.expected
             logs = np.add.reduceat(h, starts, axis=-1) + log_rule[:, None]
         return point, np.where(np.isfinite(logs), logs, -np.inf)
 
@@ -366,7 +370,11 @@ class CollapsedWeights(ShockWeights):
             value, share = _integrated(logs)
             values[some] = self.bound + self._at_rest[0] + self.scale * value.sum(axis=(1, 2))
             with np.errstate(over="ignore", invalid="ignore"):
-                slope = np.nan_to_num(rows.gamma * d - point.alpha - rows.a, copy=False)
+                slope = rows.gamma * d
+                slope -= point.alpha
+                slope -= rows.a
+            if not finite_sum(slope):
+                np.nan_to_num(slope, copy=False)
             slopes[some] = np.einsum("sqi,sqi->si", np.repeat(share, counts, axis=2), slope) if k else slope[:, 0]
             mean[some], covariance[some] = _level_moments(share, nodes)
             if few:
