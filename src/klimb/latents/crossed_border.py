@@ -1,8 +1,8 @@
 """Symmetric matrices over the border of crossed grouping factors, without what is known to be zero or never asked for.
 
-Where factors are nested, columns that are ``alone`` share no row or level with each other: the precision has a diagonal
-among them, and of their covariances with each other only the variances count. What is held is the block of the rest, its
-block with those that are alone, and a diagonal.
+Where factors are nested, columns that are ``alone`` share no row or level with each other: the precision has a
+diagonal among them, and of their covariances with each other only the variances count. What is held is the block of the
+rest, its block with those that are alone, and a diagonal.
 """
 
 from __future__ import annotations
@@ -155,8 +155,8 @@ class BorderFactor:
 
     def covariance(self) -> Border:
         """W S^-1 W', as far as it is held."""
-        (r, a), W = self._parting.shape, self._W
-        if a:
+        W = self._W
+        if self._parting.shape[1]:
             V = Border(self._parting, np.empty(self._parting.size))
             np.matmul(self._R.T, self._R, out=V.rest)
             np.matmul(V.rest, -self._B, out=V.across)

@@ -132,7 +132,7 @@ def fit_surrogate(points: Array, values: Array, weights: Array, *, slopes: Array
     found, last, terms = dict[int, Surrogate](), len(TRIED) - 1, _Terms.of(points, (len(known) - n) // d)
     first = FIRST if like is None else min(like.tried, last - 1)
     for begin, end, way in ((first, last, 1), (first - 1, -1, -1), (last, last + 1, 1)):
-        if begin == last and like is not None and 2.0 * min(one.error for one in found.values()) < like.plain:
+        if like is not None and begin == last and 2.0 * min(one.error for one in found.values()) < like.plain:
             break  # the trend alone was far worse
         for number in range(begin, end, way):
             found[number] = _tried(terms, values, weights / weights.sum(), most, known, X, TRIED[number], ridge)
