@@ -185,3 +185,34 @@ def test_a_lengthscale_that_was_best_before_is_tried_first(monkeypatch) -> None:
     assert again.tried == plain.tried
     assert again.error == pytest.approx(plain.error)
     assert len(made) - count < count
+
+
+@pytest.mark.parametrize("noise", [0.0, 3.0])
+def test_the_trend_alone_is_tried_again_only_where_it_was_nearly_as_good(noise, monkeypatch) -> None:
+    import klimb.numerics.surrogate as module
+
+    rng = np.random.default_rng(7)
+    z, made = rng.standard_normal((120, 3)), list[Any]()
+    values = bent(z) + noise * rng.standard_normal(120)
+    before = fit_surrogate(z[:80], values[:80], np.ones(80))
+    assert before is not None
+    one = module._tried
+    monkeypatch.setattr(module, "_tried", lambda *given: (made.append(given[6]), one(*given))[1])
+    again = fit_surrogate(z, values, np.ones(120), like=before)
+    assert again is not None
+    assert (module.TRIED[-1] in made) == (noise > 0.0)
+    assert again.plain == (before.plain if noise == 0.0 else again.error)
+
+
+def test_gradients_at_few_of_many_points_count_as_well() -> None:
+    """Of all values, and gradients at those that stand highest: both are met."""
+    z = np.random.default_rng(3).standard_normal((400, 3))
+    slopes = bent_slopes(z)
+    found = fit_surrogate(z, bent(z), np.ones(400), slopes=slopes)
+    assert found is not None
+    steep = (len(found.pull) - 400) // 3
+    assert 0 < steep < 400
+    top = z[np.argsort(-bent(z))[:20]]
+    step = 1e-4 * np.eye(3)
+    by_differences = np.column_stack([found(top + one) - found(top - one) for one in step]) / 2e-4
+    np.testing.assert_allclose(by_differences, bent_slopes(top), atol=0.02)
