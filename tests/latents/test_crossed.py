@@ -222,8 +222,7 @@ def test_bad_input():
 
 @pytest.mark.parametrize("sizes", [(48, 12, 4), (24, 8, 4)])
 def test_nested_columns_are_held_beside_the_rest(sizes, monkeypatch):
-    """Of those that stand alone: a diagonal, and what they have with the rest; every other entry as dense algebra has it.
-    """
+    """Of those that stand alone: a diagonal, and what they have with the rest, as dense algebra has it."""
     monkeypatch.setattr(crossed_cells, "DENSE_GAIN", 1e-6)
     case = Design(2, sizes=sizes, nested=True)
     factor = case.crossed.factor(case.rng.gamma(1.0, size=case.n))

@@ -47,7 +47,7 @@ class Parting:
         (r, a), i, j = self.shape, self._rank[one], self._rank[other]
         low, high = np.minimum(i, j), np.maximum(i, j)
         own = r * (r + a) + low - r
-        return np.where(high < r, low * r + high, np.where(low < r, r * r + low * a + high - r, own))
+        return np.asarray(np.where(high < r, low * r + high, np.where(low < r, r * r + low * a + high - r, own)))
 
     def left(self, cells: Cells, sums: CellSums, H: Array, dense: Array, mixed: Array) -> Border:
         """Z'GZ - H'H; ``dense`` and ``mixed`` are H'H of dense columns, and of sparse ones with those."""
@@ -58,7 +58,8 @@ class Parting:
             border.rest[B:, B:] -= cells.gram(H)
         else:
             taken = np.einsum("ij,ij->i", H[self._one], H[self._other])
-            border = Border(self, np.bincount(self._at, np.concatenate([sums.pairs, -taken]), self.size))
+            flat = np.asarray(np.bincount(self._at, np.concatenate([sums.pairs, -taken]), self.size), dtype=float)
+            border = Border(self, flat)
         border.rest[:B, :B] = sums.gram - dense
         border.rest[:B, B:] = mixed[self.rest[B:] - B].T
         border.across[:B] = mixed[self.alone - B].T
