@@ -260,3 +260,5 @@ def test_covariances_that_are_asked_for_multiply_no_other_entry(scale, monkeypat
     np.testing.assert_allclose(widened.block_covariance(slice(0, 6), 6), whole, rtol=1e-12)
     monkeypatch.setattr(WidenedWeights, "_added", None)  # of all weights
     np.testing.assert_allclose(widened.covariances(rows, columns), whole[rows, columns], rtol=1e-12)
+    monkeypatch.setattr(WidenedWeights, "covariances", None)
+    np.testing.assert_allclose(widened.sd(), np.sqrt(np.diag(whole)), rtol=1e-12)

@@ -54,6 +54,10 @@ class WidenedWeights(WeightPosterior):
         more = root_covariances(added.T, at[: len(rows)], at[len(rows) :])
         return self.base.covariances(rows, columns) + more
 
+    def sd(self) -> Array:
+        added = np.einsum("ri,ri->i", self.rows, self.rows) * self.scale**2
+        return np.asarray(np.sqrt(self.base.sd() ** 2 + added))
+
     def block_covariance(self, at: slice, k: int) -> Array:
         return self.base.block_covariance(at, k) + root_block_covariance(self._added[:, at].T, k)
 
