@@ -218,3 +218,30 @@ def test_bad_input():
     with pytest.raises(NotPositiveDefiniteError):
         Crossed(X, side, codes, group_cov=4.0).factor(np.full(6, -1.0))
     assert isinstance(Crossed(X, side, codes).factor(np.ones(6)), CrossedFactor)
+
+
+@pytest.mark.parametrize("sizes", [(48, 12, 4), (24, 8, 4)])
+def test_nested_columns_are_held_beside_the_rest(sizes, monkeypatch):
+    """Of those that stand alone: a diagonal, and what they have with the rest, as dense algebra has it."""
+    monkeypatch.setattr(crossed_cells, "DENSE_GAIN", 1e-6)
+    case = Design(2, sizes=sizes, nested=True)
+    factor = case.crossed.factor(case.rng.gamma(1.0, size=case.n))
+    parting, V, width = case.crossed.parting, factor.border_covariance, case.crossed.cells.width
+    a = len(parting.alone)
+    assert a == sizes[1]
+    r = width - a
+    assert V.flat.size == r * r + r * a + a
+    root = factor.weights(np.zeros(width), np.zeros((sizes[0], 1))).root
+    whole = root @ root.T
+    assert_allclose(V.rest, whole[np.ix_(parting.rest, parting.rest)], atol=1e-12)
+    assert_allclose(V.across, whole[np.ix_(parting.rest, parting.alone)], atol=1e-12)
+    assert_allclose(V.alone, np.diag(whole)[parting.alone], atol=1e-12)
+    assert_allclose(V.diagonal(), np.diag(whole), atol=1e-12)
+    assert_allclose(V.mixed(), whole[2:, :2], atol=1e-12)
+
+
+def test_slopes_that_are_correlated_have_one_matrix(monkeypatch):
+    monkeypatch.setattr(crossed_cells, "DENSE_GAIN", 1e-6)
+    case = Design(2, sizes=(24, 12, 4), widths=(1, 2, 1), nested=True)
+    assert not len(case.crossed.parting.alone)
+    assert case.crossed.factor(np.ones(case.n)).border_covariance.rest.shape == (case.crossed.cells.width,) * 2

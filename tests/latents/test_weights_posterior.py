@@ -14,6 +14,7 @@ from klimb.errors import InputError
 from klimb.infer.problem import Problem
 from klimb.infer.start import sites_at, start_at
 from klimb.latents.arrow import ArrowRows
+from klimb.latents.corrected_weights import WidenedWeights
 from klimb.latents.output_posteriors import Several
 from klimb.latents.weights_posterior import WEIGHT_POSTERIORS, DenseWeights, WideWeights
 from klimb.linalg.matrix import as_design
@@ -246,3 +247,18 @@ def test_sites_follow_from_the_marginals() -> None:
     np.testing.assert_allclose(slope, q.a + q.gamma * q.m, atol=1e-7)
     np.testing.assert_allclose(gamma, q.gamma, atol=1e-7)
     assert klimb.infer(latent, site, CODES > 2, start=start_at(latent, slope, gamma)).n_iter == 0
+
+
+@pytest.mark.parametrize("scale", [np.ones(1), np.arange(1.0, 7.0)])
+def test_covariances_that_are_asked_for_multiply_no_other_entry(scale, monkeypatch):
+    """Of a posterior that a correction widens: those of two weights need no product over all weights."""
+    rng = np.random.default_rng(0)
+    base, added = DenseWeights(rng.standard_normal(6), rng.standard_normal((6, 6))), rng.standard_normal((4, 6))
+    rows, columns = np.array([3, 3, 1]), np.array([3, 5, 1])
+    whole = base.root @ base.root.T + (added * scale).T @ (added * scale)
+    widened = WidenedWeights(base.mean, base, added, scale=scale)
+    np.testing.assert_allclose(widened.block_covariance(slice(0, 6), 6), whole, rtol=1e-12)
+    monkeypatch.setattr(WidenedWeights, "_added", None)  # of all weights
+    np.testing.assert_allclose(widened.covariances(rows, columns), whole[rows, columns], rtol=1e-12)
+    monkeypatch.setattr(WidenedWeights, "covariances", None)
+    np.testing.assert_allclose(widened.sd(), np.sqrt(np.diag(whole)), rtol=1e-12)

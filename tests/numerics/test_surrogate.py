@@ -130,7 +130,8 @@ def test_errors_leave_out_values_and_gradients_of_a_point() -> None:
             keep = np.arange(30) != i
             X = np.vstack([quadratics(u[keep]), *module._quadratic_slopes(u[keep])])
             known = np.concatenate([bent(z)[keep], slopes[keep].T.ravel()])
-            one = module._tried(u[keep], bent(z)[keep], np.full(29, 1 / 29), np.full(29, np.inf), known, X, pair, 0.0)
+            one = module._tried(module._Terms.of(u[keep], 29), bent(z)[keep], np.full(29, 1 / 29), np.full(29, np.inf),
+                                known, X, pair, 0.0)
             own.append(float(one(u[i : i + 1])[0] - bent(z)[i]))
         errors.append(float(np.sqrt(np.mean(np.square(own)))))
     assert min(abs(error - found.error) for error in errors) < 0.05 * found.error
@@ -184,3 +185,34 @@ def test_a_lengthscale_that_was_best_before_is_tried_first(monkeypatch) -> None:
     assert again.tried == plain.tried
     assert again.error == pytest.approx(plain.error)
     assert len(made) - count < count
+
+
+@pytest.mark.parametrize("noise", [0.0, 3.0])
+def test_the_trend_alone_is_tried_again_only_where_it_was_nearly_as_good(noise, monkeypatch) -> None:
+    import klimb.numerics.surrogate as module
+
+    rng = np.random.default_rng(7)
+    z, made = rng.standard_normal((120, 3)), list[Any]()
+    values = bent(z) + noise * rng.standard_normal(120)
+    before = fit_surrogate(z[:80], values[:80], np.ones(80))
+    assert before is not None
+    one = module._tried
+    monkeypatch.setattr(module, "_tried", lambda *given: (made.append(given[6]), one(*given))[1])
+    again = fit_surrogate(z, values, np.ones(120), like=before)
+    assert again is not None
+    assert (module.TRIED[-1] in made) == (noise > 0.0)
+    assert again.plain == (before.plain if noise == 0.0 else again.error)
+
+
+def test_gradients_at_few_of_many_points_count_as_well() -> None:
+    """Of all values, and gradients at those that stand highest: both are met."""
+    z = np.random.default_rng(3).standard_normal((400, 3))
+    slopes = bent_slopes(z)
+    found = fit_surrogate(z, bent(z), np.ones(400), slopes=slopes)
+    assert found is not None
+    steep = (len(found.pull) - 400) // 3
+    assert 0 < steep < 400
+    top = z[np.argsort(-bent(z))[:20]]
+    step = 1e-4 * np.eye(3)
+    by_differences = np.column_stack([found(top + one) - found(top - one) for one in step]) / 2e-4
+    np.testing.assert_allclose(by_differences, bent_slopes(top), atol=0.02)

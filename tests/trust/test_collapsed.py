@@ -6,7 +6,7 @@ from scipy.special import log_expit, logsumexp
 
 import klimb
 from klimb.numerics.lowdiscrepancy import matched_draws
-from klimb.trust.collapsed import NODES, CollapsedWeights, quadrature
+from klimb.trust.collapsed import NODES, CollapsedWeights, _level_moments, _level_skew, quadrature
 
 
 def clusters(levels: int = 40, size: int = 3, sd: float = 2.0, seed: int = 0) -> dict[str, np.ndarray]:
@@ -170,3 +170,16 @@ def test_rules_average_polynomials_exactly(k: int, count: int) -> None:
     assert w.sum() == pytest.approx(1.0)
     if k:
         np.testing.assert_allclose(nodes.T @ (w[:, None] * nodes), np.eye(k), atol=1e-12)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_third_moments_of_levels_are_those_about_their_means(k: int) -> None:
+    nodes, _ = quadrature(k, 5)
+    share = np.random.default_rng(k).dirichlet(np.full(len(nodes), 0.2), (3, 4)).swapaxes(1, 2)
+    mean, covariance = _level_moments(share, nodes)
+    found = _level_skew(share, nodes, mean, covariance)
+    for s in range(3):
+        for level in range(4):
+            away = nodes - share[s, :, level] @ nodes
+            cubes = away[:, :, None, None] * away[:, None, :, None] * away[:, None, None, :]
+            np.testing.assert_allclose(found[s, level], np.tensordot(share[s, :, level], cubes, axes=1), atol=1e-11)

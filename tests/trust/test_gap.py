@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_matrix
 
 import klimb
 from klimb.latents.coordinates import coordinates_of
+from klimb.trust.bridge import covariance_of_sites
 from klimb.trust.gap import EvidenceGaps, leading_gap
 from klimb.trust.weights import LogWeights
 
@@ -75,3 +77,17 @@ def test_three_hyperparameters_of_a_field_are_weighed_by_it(monkeypatch: pytest.
     weighed, plain = found
     assert weighed["df"].mean < plain["df"].mean - 0.03 * plain["df"].sd
     assert weighed["scale"].mean < plain["scale"].mean - 0.03 * plain["scale"].sd
+
+
+def test_covariances_of_sites_come_from_the_factor_that_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of nested groups: no product of a matrix of sites by all weights."""
+    n = 90
+    group, nest = np.arange(n) % 45, csr_matrix((np.ones(n), (np.arange(n), np.arange(n) % 15)))
+    latent = klimb.latents.Crossed(np.ones((n, 1)), nest, group, group_cov=0.5)
+    y = np.random.default_rng(3).poisson(2.0, n)
+    posterior = klimb.infer(latent, klimb.sites.Poisson(), y).posterior
+    root = coordinates_of(posterior).pull(np.eye(n))
+    np.testing.assert_allclose(covariance_of_sites(posterior, root), root @ root.T, atol=1e-12)
+    np.testing.assert_allclose(covariance_of_sites(posterior, 0.0 * root), root @ root.T, atol=1e-12)
+    monkeypatch.setattr(type(posterior.factorised()), "covariance", lambda factor: None)
+    np.testing.assert_array_equal(covariance_of_sites(posterior, root), root @ root.T)

@@ -49,7 +49,14 @@ class WidenedWeights(WeightPosterior):
         return replace(self, base=self.base.without_prior())
 
     def covariances(self, rows: Index, columns: Index) -> Array:
-        return self.base.covariances(rows, columns) + root_covariances(self._added.T, rows, columns)
+        some, at = np.unique(np.concatenate([rows, columns]), return_inverse=True)
+        added = self.rows[:, some] * np.broadcast_to(self.scale, self.mean.shape)[some]
+        more = root_covariances(added.T, at[: len(rows)], at[len(rows) :])
+        return self.base.covariances(rows, columns) + more
+
+    def sd(self) -> Array:
+        added = np.einsum("ri,ri->i", self.rows, self.rows) * self.scale**2
+        return np.asarray(np.sqrt(self.base.sd() ** 2 + added))
 
     def block_covariance(self, at: slice, k: int) -> Array:
         return self.base.block_covariance(at, k) + root_block_covariance(self._added[:, at].T, k)

@@ -12,20 +12,20 @@ from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
-from scipy.linalg import blas, lapack
+from scipy.linalg import blas
 
-from klimb.errors import InputError, NotPositiveDefiniteError, require
+from klimb.errors import InputError, require
 from klimb.latents.arrow import own_variances
 from klimb.latents.base import Factor, Posterior, Product, factor_of, variances_at
 from klimb.latents.coordinates import LARGEST_DENSE, Coordinates, WeightCoordinates
 from klimb.latents.costs import Option, Shape, crossed
+from klimb.latents.crossed_border import Border, BorderFactor, Parting
 from klimb.latents.crossed_cells import Cells
 from klimb.latents.crossed_weights import CANCELLED, CrossedPosterior, CrossedWeights
 from klimb.latents.linear import LinearParts, WeightPrior, dense_rows, side_by_side
 from klimb.latents.mixed import LevelLatent, checked_levels, group_root, inverse_blocks
 from klimb.latents.shocks import Shocks
 from klimb.numerics.arrays import Array, Index, as_float
-from klimb.numerics.dense import cholesky, log_det_from_cholesky, symmetric_from_lower, triangular_inverse
 from klimb.numerics.lazy import scipy_sparse
 
 
@@ -103,96 +103,32 @@ class EliminatedFactor(Factor):
         return q.joint(latent.cells.rows)[1]
 
 
-class _Inverse:
-    """S^-1, where columns that are ``alone`` meet none but the ``rest``: they are eliminated one by one.
-
-    With D their diagonal and B = S_ra D^-1, what is left of the rest is S_rr - B D B' = (R'R)^-1.
-    """
-
-    def __init__(self, S: Array, alone: Index | None = None, rest: Index | None = None) -> None:
-        self._n, self._alone, self._rest = len(S), alone, rest
-        self.log_det, self.sds = 0.0, np.zeros(len(S))  # of columns that are alone, given the rest
-        if alone is not None and rest is not None:
-            pivots, rows = np.diagonal(S)[alone], S.take(rest, axis=0)
-            if not pivots.min() > 0.0:
-                raise NotPositiveDefiniteError("a pivot is not positive")
-            across = rows.take(alone, axis=1)
-            self._B, self._D = across / pivots, pivots
-            S = rows.take(rest, axis=1) - self._B @ across.T
-            self.log_det, self.sds[alone] = float(np.log(pivots).sum()), 1.0 / np.sqrt(pivots)
-        lower = cholesky(S.T)
-        self.log_det += log_det_from_cholesky(lower)
-        self._R = triangular_inverse(lower)
-
-    def solve(self, b: Array) -> Array:
-        if self._rest is None:
-            return np.asarray(self._R.T @ (self._R @ b))
-        x, own = np.empty(self._n), b[self._alone]
-        x[self._rest] = of_rest = self._R.T @ (self._R @ (b[self._rest] - self._B @ own))
-        x[self._alone] = own / self._D - of_rest @ self._B
-        return x
-
-    def matrix(self) -> Array:
-        """S^-1, of whose block of columns that are alone only the diagonal."""
-        if self._alone is None or self._rest is None:
-            return symmetric_from_lower(lapack.dlauum(self._R, lower=1)[0])
-        V = self._R.T @ self._R
-        whole, across, r = np.zeros((self._n, self._n)), V @ self._B, len(V)
-        whole[:r, :r], whole[:r, r:], whole[r:, :r] = V, -across, -across.T
-        whole.flat[r * (self._n + 1) :: self._n + 1] = 1.0 / self._D + np.einsum("ij,ij->j", self._B, across)
-        back = np.argsort(np.concatenate([self._rest, self._alone]))
-        return whole.take(back, axis=0).take(back, axis=1)
-
-    def root(self, alone: bool) -> Array:
-        """A root of S^-1, in columns for the rest and, if wanted, for those that are ``alone``."""
-        if self._alone is None or self._rest is None:
-            return self._R.T
-        found = np.zeros((self._n, self._n if alone else len(self._rest)))
-        found[self._rest, : len(self._rest)] = self._R.T
-        found[self._alone, : len(self._rest)] = -(self._R @ self._B).T
-        if alone:
-            found[self._alone, np.arange(len(self._rest), self._n)] = self.sds[self._alone]
-        return found
-
-
 class CrossedFactor(EliminatedFactor):
     """With the border factorised dense: its weights have root root'."""
 
     def __init__(self, latent: "Crossed", gamma: Array) -> None:
         super().__init__(latent, gamma)
         self._variances: Array | None = None
-        cells, W, Bd = latent.cells, latent.border_root, self.H_dense.shape[2]
-        border = cells.border(self.sums)
-        dense, mixed = self.eliminated_gram()
-        border[:Bd, :Bd] -= dense
-        border[Bd:, :Bd] -= mixed
-        border[:Bd, Bd:] -= mixed.T
-        border[Bd:, Bd:] -= cells.gram(self.H)
-        S = W.T @ (W.T @ border).T if W.ndim == 2 else W[:, None] * border * W
-        S.flat[:: len(S) + 1] += 1.0
-        self._inverse = _Inverse(S, *cells.parted) if W.ndim == 1 and cells.alone.size else _Inverse(S)
-        self.logdet = self.log_det_levels + self._inverse.log_det
+        border = latent.parting.left(latent.cells, self.sums, self.H, *self.eliminated_gram())
+        self._border = BorderFactor(border, latent.border_root)
+        self.logdet = self.log_det_levels + self._border.log_det
 
     def border_solve(self, b: Array) -> Array:
-        W = self._latent.border_root
-        moved = self._inverse.solve(W.T @ b if W.ndim == 2 else W * b)
-        return np.asarray(W @ moved if W.ndim == 2 else W * moved)
+        return self._border.solve(b)
 
     @cached_property
-    def border_covariance(self) -> Array:
-        """Of columns that are alone with each other it is not known, nor asked for."""
-        W, V = self._latent.border_root, self._inverse.matrix()
-        return np.asarray(W @ (W @ V).T if W.ndim == 2 else W[:, None] * V * W)
+    def border_covariance(self) -> Border:
+        return self._border.covariance()
 
     @cached_property
     def _with_border(self) -> tuple[Array, Array, Array]:
         """T V at the cells, T V of dense columns, and the covariances of the levels with the border unknown."""
         cells, V, (T, T_dense) = self._latent.cells, self.border_covariance, self.T
-        Bd = T_dense.shape[2]
-        dense = np.stack([cells.matrix(T, j) @ V[Bd:, :Bd] for j in range(T.shape[1])], axis=1) + T_dense @ V[:Bd, :Bd]
-        at_cells = cells.products_at_cells(T, np.ascontiguousarray(V[Bd:, Bd:]))
+        Bd, mixed = T_dense.shape[2], V.mixed()
+        dense = np.stack([cells.matrix(T, j) @ mixed for j in range(T.shape[1])], axis=1) + T_dense @ V.rest[:Bd, :Bd]
+        at_cells = cells.products_at_cells(T, V)
         for b in range(Bd):
-            at_cells += T_dense[cells.level, :, b] * V[b, cells.columns + Bd, None]
+            at_cells += T_dense[cells.level, :, b] * mixed[cells.columns, b, None]
         total = self.K + cells.level_sums(T, at_cells) + T_dense @ np.swapaxes(dense, 1, 2)
         return at_cells, dense, 0.5 * (total + np.swapaxes(total, 1, 2))
 
@@ -208,22 +144,20 @@ class CrossedFactor(EliminatedFactor):
             self._variances = v
         return self._variances
 
-    def _root(self, alone: bool = True) -> Array:
-        W, root = self._latent.border_root, self._inverse.root(alone)
-        return np.asarray(W @ root if W.ndim == 2 else W[:, None] * root)
-
     def _moves(self) -> tuple[Array, tuple[Index, Index], Array]:
         """M, pairs of rows, and numbers there, such that V is MM' and these numbers."""
         cells, (T, T_dense), Bd = self._latent.cells, self.T, self.H_dense.shape[2]
         cell, entry, one, other, same = cells.near_rows
-        own = same * np.einsum("ij,ijk,ik->i", cells.values[one], self.K[cells.codes[one]], cells.values[other])
+        own = np.zeros(len(one))
+        own[same] = np.einsum("ij,ijk,ik->i", cells.values[one[same]], self.K[cells.codes[one[same]]],
+                              cells.values[other[same]])
         among = self._latent.border_root.ndim == 1 and bool((cell >= 0).any())
         if among:  # what two rows have by a column that is alone
             at = cells.columns[cell] + Bd
             left = np.where(cell >= 0, entry - np.einsum("ij,ij->i", cells.values, T[cell]), 0.0)
-            left *= self._latent.border_root[at] * self._inverse.sds[at]
+            left *= self._latent.border_root[at] * self._border.sds[at]
             own += left[one] * left[other]
-        root = self._root(not among)
+        root = self._border.root(not among)
         follow = np.stack([cells.matrix(T, j) @ root[Bd:] for j in range(cells.k)], axis=1) + T_dense @ root[:Bd]
         moves = cells.X.values @ root[:Bd] + cells.sparse @ root[Bd:]
         return moves - np.einsum("ik,ikb->ib", cells.values, follow[cells.codes]), (one, other), own
@@ -251,7 +185,7 @@ class CrossedFactor(EliminatedFactor):
 
     def weights(self, shared: Array, level_mean: Array) -> CrossedWeights:
         (T, dense), cells = self.T, self._latent.cells
-        return CrossedWeights(shared, level_mean, self.K, dense, T, cells.columns, cells.starts, self._root(),
+        return CrossedWeights(shared, level_mean, self.K, dense, T, cells.columns, cells.starts, self._border.root(),
                               self._with_border[2])
 
 
@@ -296,6 +230,11 @@ class CrossedColumns(LevelLatent):
         latent._build(cells if parts.fixed_columns else cells.with_dense(parts.X), parts.mean, parts.cov, parts.roots,
                       parts.group_cov, parts.slack)
         return latent
+
+    @property
+    def parting(self) -> Parting:
+        """How matrices over the border are held."""
+        return self.cells.parted if self.border_root.ndim == 1 else self.cells.whole
 
     def _prior_times(self, border: Array, levels: Array) -> tuple[Array, Array]:
         """Sigma_w times a vector over the weights."""

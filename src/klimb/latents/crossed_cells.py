@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from klimb.latents.arrow import ArrowRows
+from klimb.latents.crossed_border import Border, Parting
 from klimb.latents.linear import side_by_side
 from klimb.linalg.matrix import DenseDesign
 from klimb.numerics.arrays import Array, Index, pieces, slices
@@ -76,16 +77,17 @@ class Cells:
         self.Y = side_by_side([levels, sparse])  # all sparse columns, those of the levels first
         self._to_columns, self._absolute = self.Y.T, abs(self.Y)
         self.pairs = pairs // S, pairs % S
-        self.X, self.width = DenseDesign(X), X.shape[1] + S
+        self._twice = [np.where(one == other, 1.0, 2.0) for one, other in (self.pairs, (self._i, self._j))]
+        self.X, self.width, self._absolute_X = DenseDesign(X), X.shape[1] + S, np.abs(X)
         self._known: tuple[Array, CellSums] | None = None
         self.n_draws = 0  # of variances that are estimated; the first estimate says how many
 
     def with_dense(self, X: Array) -> "Cells":
         """The same sparse columns with other dense ones."""
         new = copy(self)
-        for made in ("rows", "by_level", "parted"):
+        for made in ("rows", "by_level", "parted", "whole"):
             new.__dict__.pop(made, None)
-        new.X, new.width, new._known = DenseDesign(X), X.shape[1] + self.n_sparse, None
+        new.X, new.width, new._known, new._absolute_X = DenseDesign(X), X.shape[1] + self.n_sparse, None, np.abs(X)
         return new
 
     @cached_property
@@ -105,10 +107,10 @@ class Cells:
 
         A column is one of them if it meets fewer others than each of those does.
         """
-        if self._cell_pairs is None:
+        if self.cell_pairs is None:
             return np.zeros(0, dtype=np.intp)
         S = self.n_sparse
-        at = np.concatenate([self.pairs[0] * S + self.pairs[1], self._cell_pairs[2]])
+        at = np.concatenate([self.pairs[0] * S + self.pairs[1], self.cell_pairs[2]])
         one, other = np.divmod(at, S)
         a, b = np.divmod(np.unique(np.concatenate([at, other * S + one])[np.tile(one != other, 2)]), S)
         rank = np.empty(S, dtype=np.intp)
@@ -119,16 +121,20 @@ class Cells:
         return found if 2 * len(found) > S else found[:0]
 
     @cached_property
-    def parted(self) -> tuple[Index, Index]:
-        """The border's columns: those that are `alone`, and the rest."""
-        alone = self.alone + self.X.shape[1]
-        return alone, np.setdiff1d(np.arange(self.width), alone)
+    def parted(self) -> Parting:
+        """The border with columns that are `alone` apart."""
+        return Parting(self, self.alone)
 
     @cached_property
-    def near_rows(self) -> tuple[Index, Array, Index, Index, Any]:
+    def whole(self) -> Parting:
+        """The border as one matrix."""
+        return Parting(self, self.alone[:0])
+
+    @cached_property
+    def near_rows(self) -> tuple[Index, Array, Index, Index, Index]:
         """The cell of each row with a column that is `alone`, or -1, and its entry there; pairs of rows, and levels.
 
-        Pairs have such a column in common, or a level: last comes which have that. Where there are too many of the
+        Pairs have such a column in common, or a level: last come those that have that. Where there are too many of the
         former, no row has such a cell.
         """
         cell, S, n_alone = np.full(self.n_levels, -1), self.n_sparse, len(self.alone)
@@ -140,7 +146,7 @@ class Cells:
             found, group = np.full(self.n, -1), self.codes
         one, other = np.nonzero(group[:, None] == group)
         entry = np.where(self.place == found[:, None], self._entries, 0.0).sum(axis=1)
-        return found, entry, one, other, self.codes[one] == self.codes[other]
+        return found, entry, one, other, np.flatnonzero(self.codes[one] == self.codes[other])
 
     # -- sums over rows
 
@@ -168,16 +174,6 @@ class Cells:
         return CellSums(levels, mixed[: L * k].reshape(L, k, dense), cells, self.X.values.T @ scaled, mixed[L * k :],
                         flat[self._edges[1] :])
 
-    def border(self, sums: CellSums) -> Array:
-        """Z'GZ of the border, dense."""
-        dense = self.X.shape[1]
-        border = np.zeros((self.width, self.width))
-        border[:dense, :dense] = sums.gram
-        border[dense:, :dense], border[:dense, dense:] = sums.mixed, sums.mixed.T
-        block, (one, other) = border[dense:, dense:], self.pairs
-        block[one, other] = block[other, one] = sums.pairs
-        return border
-
     def pulled(self, b: Array) -> tuple[Array, Array]:
         """Columns times b: the border's part and (L, k) for the levels."""
         sparse, count = self._to_columns @ b, self.n_levels * self.k
@@ -203,7 +199,7 @@ class Cells:
         return one, one.T
 
     @cached_property
-    def _cell_pairs(self) -> tuple[Index, Index, Index] | None:
+    def cell_pairs(self) -> tuple[Index, Index, Index] | None:
         """Pairs of cells of one level, and of their columns; None where there are too many of them."""
         each = np.diff(self.starts)[self.level]
         if not self._by_gathers or each.sum() > BLOCK:
@@ -221,10 +217,6 @@ class Cells:
     def gram(self, cells: Array) -> Array:
         """H'H over levels and the second index of the cells, (S, S)."""
         total = np.zeros((self.n_sparse, self.n_sparse))
-        if self._cell_pairs is not None:
-            one, other, at = self._cell_pairs
-            total += np.bincount(at, np.einsum("ij,ij->i", cells[one], cells[other]), total.size).reshape(total.shape)
-            return total
         for j in range(cells.shape[1]):
             H = self.matrix(cells, j)
             if self._by_gathers:
@@ -238,13 +230,13 @@ class Cells:
     def _level_blocks(self) -> list[slice]:
         return list(slices(self.n_levels, max(BLOCK // self.n_sparse, 16)))
 
-    def products_at_cells(self, cells: Array, V: Array) -> Array:
+    def products_at_cells(self, cells: Array, border: Border) -> Array:
         """(T V) at the cells, T being (L, S) for each second index of ``cells``."""
-        out = np.empty_like(cells)
-        if self._cell_pairs is not None:
-            one, other, at = self._cell_pairs
-            entries = V.ravel()[at]
+        out, Bd = np.empty_like(cells), self.X.shape[1]
+        if self.cell_pairs is not None:
+            (one, other, _), entries = self.cell_pairs, border.flat[border.parting.cell_pairs]
             return np.column_stack([np.bincount(one, entries * own[other], len(out)) for own in cells.T])
+        V = np.ascontiguousarray(border.rest[Bd:, Bd:])
         if not self._by_gathers:
             for levels in self._level_blocks():
                 own = slice(self.starts[levels.start], self.starts[levels.stop])
@@ -273,23 +265,20 @@ class Cells:
 
     # -- variances of rows
 
-    def variances(self, levels: Array, cells: Array, dense: Array, V: Array) -> tuple[Array, Array]:
+    def variances(self, levels: Array, cells: Array, dense: Array, V: Border) -> tuple[Array, Array]:
         """x'Cov x for every row, and the square of what it would be if nothing cancelled.
 
         Covariances of the weights of levels (L, k, k), of levels with sparse columns at the cells (E, k), of levels
         with dense columns (L, k, Bd), and V of the border.
         """
-        Bd = self.X.shape[1]
-        border = V[Bd:, Bd:]
-        one, other = self.pairs
-        twice = np.where(one == other, 1.0, 2.0)
-        own = levels[:, self._i, self._j] * np.where(self._i == self._j, 1.0, 2.0)
-        v = self._products @ np.concatenate([own.ravel(), 2.0 * cells.ravel(), twice * border[one, other]])
-        X = self.X.values
-        with_dense = self.Y @ np.vstack([dense.reshape(-1, Bd), V[Bd:, :Bd]])
-        v += np.einsum("ij,ij->i", X, 2.0 * with_dense + X @ V[:Bd, :Bd])
-        squares = np.concatenate([np.diagonal(levels, axis1=1, axis2=2).ravel(), np.diagonal(border)])
-        size = self._absolute @ np.sqrt(np.maximum(squares, 0.0)) + np.abs(X) @ np.sqrt(np.diagonal(V)[:Bd])
+        X, Bd, own = self.X.values, self.X.shape[1], levels[:, self._i, self._j] * self._twice[1]
+        v = self._products @ np.concatenate([own.ravel(), 2.0 * cells.ravel(),
+                                             self._twice[0] * V.flat[V.parting.pairs]])
+        with_dense = self.Y @ np.vstack([dense.reshape(-1, Bd), V.mixed()])
+        v += np.einsum("ij,ij->i", X, 2.0 * with_dense + X @ V.rest[:Bd, :Bd])
+        diagonal = V.diagonal()
+        squares = np.concatenate([np.diagonal(levels, axis1=1, axis2=2).ravel(), diagonal[Bd:]])
+        size = self._absolute @ np.sqrt(np.maximum(squares, 0.0)) + self._absolute_X @ np.sqrt(diagonal[:Bd])
         return v, size**2
 
 

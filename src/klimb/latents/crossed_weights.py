@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from klimb.latents.arrow import ArrowRows, LevelPosterior, own_variances
 from klimb.latents.crossed_cells import BLOCK, padded
-from klimb.latents.linear import side_by_side
 from klimb.latents.weights_posterior import register, root_block_covariance, root_covariances, with_rest
 from klimb.numerics.arrays import Array, Index
 from klimb.numerics.dense import row_blocks, threads_for
@@ -62,14 +61,18 @@ class CrossedPosterior(LevelPosterior):
 
     def pulls(self) -> Any:
         """T as a CSR matrix, with a row for each coefficient of each level."""
-        (L, k), (Bd, S) = self.level_mean.shape, (self.dense.shape[2], len(self.shared) - self.dense.shape[2])
+        (L, k), Bd = self.level_mean.shape, self.dense.shape[2]
         counts = np.repeat(np.diff(self.starts), k)
         order = np.arange(len(self.cells)) if k == 1 else np.concatenate(
             [np.tile(np.arange(self.starts[at], self.starts[at + 1]), k) for at in range(L)])
-        which = np.repeat(np.tile(np.arange(k), L), counts)
-        starts = np.concatenate([[0], np.cumsum(counts)])
-        crossed = scipy_sparse.csr_matrix((self.cells[order, which], self.columns[order], starts), shape=(L * k, S))
-        return side_by_side([self.dense.reshape(L * k, Bd), crossed])
+        row = np.repeat(np.arange(L * k), counts)
+        starts = Bd * np.arange(L * k + 1) + np.concatenate([[0], np.cumsum(counts)])
+        columns, values = np.empty(starts[-1], dtype=np.int32), np.empty(starts[-1])
+        at = starts[:-1, None] + np.arange(Bd)
+        columns[at], values[at] = np.arange(Bd), self.dense.reshape(L * k, Bd)
+        at = np.arange(len(row)) + Bd * (row + 1)
+        columns[at], values[at] = self.columns[order] + Bd, self.cells[order, row % k]
+        return scipy_sparse.csr_matrix((values, columns, starts), shape=(L * k, len(self.shared)))
 
     @cached_property
     def _pulls(self) -> Any:

@@ -306,13 +306,12 @@ def _conflicts(fit: FormulaFit, given: set[str]) -> Iterator[tuple[str, str]]:
     some = fit.components.pruned(0.05)
     for number, field in enumerate(fields if fixed.size else ()):
         every: Any = some.parts
-        L = np.zeros((fixed.size, fit.components.parts[0].size // len(fields)))
-        L[:, place] = np.eye(fixed.size)
-        rows = fit.linear.weight_rows(L)
-        pairs = [(part if len(fields) == 1 else part.parts[number]).at(rows, 0.0) for part in every]
-        m, variance = (np.array([pair[k] for pair in pairs]) for k in (0, 1))
+        own = [part if len(fields) == 1 else part.parts[number] for part in every]
+        index = np.arange(own[0].size)[place]
+        m = np.array([part.mean[index] for part in own])
+        variance = np.array([part.covariances(index, index) for part in own])
         moving = some.theta if fit.linear.terms[0].follows is not None else some.theta[:1]  # prior means that move
-        means = [own.mean for theta in moving if (own := fit.linear.moved(theta).priors(number)[0]) is not None]
+        means = [known.mean for theta in moving if (known := fit.linear.moved(theta).priors(number)[0]) is not None]
         gap, wide = m - means, fixed.sd**2
         left = np.where(variance < (1.0 - 1e-9) * wide, wide - variance, np.inf)  # inf: the data say nothing at all
         shares, scores = some.weights @ (variance / wide), np.abs(some.weights @ (gap / np.sqrt(left)))

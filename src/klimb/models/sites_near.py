@@ -44,7 +44,8 @@ class SitesNear:
         if len(self._known) <= len(theta):
             return None
         points = np.array([known[0] for known in self._known])
-        spread, axes = np.linalg.eigh(np.atleast_2d(np.cov(points.T)))
+        own = points - points.mean(axis=0)
+        spread, axes = np.linalg.eigh(own.T @ own / (len(own) - 1))
         if not spread[0] > 1e-8 * spread[-1]:
             return None
         away = (points - theta) @ (axes / np.sqrt(spread))

@@ -107,9 +107,10 @@ def smooth_log_weights(log_weights: Array, *, tail_share: float = 1.0) -> Smooth
     n_tail = int(np.ceil(tail_share * min(n / 5, 3 * np.sqrt(n))))
     if n_tail < FEWEST_TAIL:
         return SmoothedWeights(raw.copy(), np.inf, 0)
-    order = np.argsort(raw, kind="stable")
-    chosen = order[-n_tail:]
-    threshold = np.exp(max(float(raw[order[-n_tail - 1]]) - top, np.log(np.finfo(float).tiny)))
+    largest = np.sort(np.argpartition(raw, n - n_tail - 1)[n - n_tail - 1 :])
+    order = largest[np.argsort(raw[largest], kind="stable")]
+    chosen = order[1:]
+    threshold = np.exp(max(float(raw[order[0]]) - top, np.log(np.finfo(float).tiny)))
     excess = np.exp(raw[chosen] - top) - threshold
     if excess[-1] <= 4 * np.finfo(float).eps:  # equal to rounding: a perfect proposal
         return SmoothedWeights(raw.copy(), -np.inf, 0)

@@ -10,6 +10,7 @@ from scipy.special import chdtri, gammaln, ndtr, ndtri
 
 from klimb.numerics.arrays import Array
 from klimb.numerics.lowdiscrepancy import normal_draws
+from klimb.numerics.surrogate import quadratics
 
 DEGREES = 5.0  # of freedom: tails heavy enough for a posterior's, light enough not to waste points
 SWEEPS = 30  # of EM
@@ -76,16 +77,11 @@ class StudentMixture:
         which = np.random.default_rng(seed).permutation(which)
         return np.asarray(self.means[which] + factor[:, None] * np.einsum("nij,nj->ni", self.roots[which], z))
 
-    def log_densities(self, theta: Array) -> tuple[Array, Array]:
-        """(K, n), weights included, and squared distances from each mean in units of its root."""
-        x = (theta - self.means[:, None]) @ np.swapaxes(np.linalg.inv(self.roots), 1, 2)
-        squares = np.einsum("knd,knd->kn", x, x)
-        volumes = np.log(np.diagonal(self.roots, axis1=1, axis2=2)).sum(axis=1)
-        logs = np.log(self.weights)[:, None] + student_log_density(squares, theta.shape[1], volumes[:, None])
-        return logs, squares
-
     def log_density(self, theta: Array) -> Array:
-        return np.asarray(np.logaddexp.reduce(self.log_densities(theta)[0], axis=0))
+        x = (theta - self.means[:, None]) @ np.swapaxes(np.linalg.inv(self.roots), 1, 2)
+        volumes = np.log(np.diagonal(self.roots, axis1=1, axis2=2)).sum(axis=1)[:, None]
+        logs = student_log_density(np.einsum("knd,knd->kn", x, x), theta.shape[1], volumes)
+        return np.asarray(np.logaddexp.reduce(np.log(self.weights)[:, None] + logs, axis=0))
 
 
 def fit_students(theta: Array, weights: Array, count: int, floor: Array) -> StudentMixture:
@@ -103,22 +99,30 @@ def fit_students(theta: Array, weights: Array, count: int, floor: Array) -> Stud
     share = np.zeros((count, n))
     share[part, np.arange(n)] = 1.0
     scale = np.ones((count, n))
+    # Where all points together have a covariance of one, sums of their squares give covariances and distances.
+    unit = np.linalg.cholesky(whole)
+    back, (i, j) = np.linalg.inv(unit), np.triu_indices(d)
+    products, floor = quadratics((theta - centre) @ back.T).T, back @ floor @ back.T
     for _ in range(SWEEPS):
         mass = share @ w
         kept = mass > 1e-3
         share, scale, mass = share[kept], scale[kept], mass[kept]
-        pull = share * scale * w
-        means = (pull @ theta) / pull.sum(axis=1, keepdims=True)
-        roots = []
-        for k, mean in enumerate(means):
-            away = theta - mean
-            own = away.T @ (pull[k][:, None] * away) / mass[k]
-            roots.append(np.linalg.cholesky(own * (1.0 - SHRINK) + SHRINK * whole / len(means) + 0.1 * floor))
-        found = StudentMixture(mass / mass.sum(), means, np.array(roots))
-        logs, squares = found.log_densities(theta)
-        share = np.exp(logs - np.logaddexp.reduce(logs, axis=0))
+        sums = (share * scale * w) @ products.T
+        means, second = sums[:, 1 : d + 1] / sums[:, :1], np.empty((len(mass), d, d))
+        second[:, i, j] = second[:, j, i] = sums[:, d + 1 :]
+        own = (second - means[:, :, None] * sums[:, None, 1 : d + 1]) / mass[:, None, None]
+        roots = np.linalg.cholesky(own * (1.0 - SHRINK) + SHRINK * np.eye(d) / len(means) + 0.1 * floor)
+        half = np.linalg.inv(roots)
+        P = np.swapaxes(half, 1, 2) @ half
+        pull = np.einsum("kij,kj->ki", P, means)
+        form = np.column_stack([(pull * means).sum(axis=1), -2.0 * pull, np.where(i == j, 1.0, 2.0) * P[:, i, j]])
+        squares = np.maximum(form @ products, 0.0)
+        volumes = np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
+        logs = np.log(mass / mass.sum())[:, None] + student_log_density(squares, d, volumes[:, None])
+        share = np.exp(logs - logs.max(axis=0))
+        share /= share.sum(axis=0)
         scale = (DEGREES + d) / (DEGREES + squares)
-    return found
+    return StudentMixture(mass / mass.sum(), centre + means @ unit.T, unit @ roots)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ say how far it can be relied on.
 
 from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement
+from typing import Self
 
 import numpy as np
 
@@ -46,6 +47,7 @@ class Surrogate:
     axes: Array = field(repr=False)  # (d, d)
     slopes: Array = field(repr=False)  # (n, d), NaN where they are not known
     tried: int = FIRST  # which of the lengthscales it has
+    plain: float = 0.0  # error of little but the trend
 
     def __call__(self, z: Array) -> Array:
         """Values at other points; far from known ones no more than the nearest one has, nor far above its tangent."""
@@ -56,21 +58,22 @@ class Surrogate:
         z = z @ self.axes
         out, away, back = quadratics(z) @ self.trend, np.empty(len(z)), np.linalg.inv(self.axes)
         n, d = self.points.shape
-        pull, slopes = self.pull[:n].copy(), self.pull[n:].reshape(d, -1).T / self.length**2
+        slopes = self.pull[n:].reshape(d, -1).T / self.length**2
+        pull = np.zeros((n, 1 + d))  # of values, and of slopes times z
+        pull[:, 0], pull[: len(slopes), 1:] = self.pull[:n], slopes
         # The covariance of f(z) with a slope at x is that with f(x) times (z - x) / length^2.
-        pull[: len(slopes)] -= np.einsum("ij,ij->i", slopes, self.points[: len(slopes)])
+        pull[: len(slopes), 0] -= np.einsum("ij,ij->i", slopes, self.points[: len(slopes)])
         for rows in row_blocks(len(z), n):
             squares = squared_distances(z[rows], self.points)
             nearest = np.argmin(squares, axis=1)
-            away[rows] = np.linalg.norm((z[rows] - self.points[nearest]) @ back, axis=1)
+            off = z[rows] - self.points[nearest]
+            away[rows] = np.linalg.norm(off @ back, axis=1)
             far = squares[np.arange(len(squares)), nearest] > (FAR * self.length) ** 2
             squares *= -0.5 / self.length**2
-            near = np.exp(squares, out=squares)
-            out[rows] += near @ pull
-            if slopes.size:
-                out[rows] += np.einsum("ij,ij->i", near[:, : len(slopes)] @ slopes, z[rows])
+            pulled = np.exp(squares, out=squares) @ pull
+            out[rows] += pulled[:, 0] + np.einsum("ij,ij->i", pulled[:, 1:], z[rows])
             highest = np.where(far, self.values[nearest], np.inf)
-            tangent = np.einsum("ij,ij->i", self.slopes[nearest], z[rows] - self.points[nearest])
+            tangent = np.einsum("ij,ij->i", self.slopes[nearest], off)
             tangent += self.values[nearest] + ABOVE + BENT * away[rows] ** 2
             out[rows] = np.fmin(out[rows], np.fmin(highest, tangent))
         return out, away
@@ -126,16 +129,19 @@ def fit_surrogate(points: Array, values: Array, weights: Array, *, slopes: Array
         known = np.concatenate([values, slopes[:steep].T.ravel()])
     if len(known) < 1.6 * X.shape[1] and ridge == 0.0:
         return None
-    found, last = dict[int, Surrogate](), len(TRIED) - 1
+    found, last, terms = dict[int, Surrogate](), len(TRIED) - 1, _Terms.of(points, (len(known) - n) // d)
     first = FIRST if like is None else min(like.tried, last - 1)
     for begin, end, way in ((first, last, 1), (first - 1, -1, -1), (last, last + 1, 1)):
+        if like is not None and begin == last and 2.0 * min(one.error for one in found.values()) < like.plain:
+            break  # the trend alone was far worse
         for number in range(begin, end, way):
-            found[number] = _tried(points, values, weights / weights.sum(), most, known, X, TRIED[number], ridge)
+            found[number] = _tried(terms, values, weights / weights.sum(), most, known, X, TRIED[number], ridge)
             beside = number != begin or (like is not None and way < 0)
             if beside and found[number].error > found[number - way].error:
                 break
     tried = min(found, key=lambda number: found[number].error)
-    best = replace(found[tried], axes=axes, tried=tried)
+    plain = found[last].error if last in found else like.plain if like is not None else 0.0
+    best = replace(found[tried], axes=axes, tried=tried, plain=plain)
     if slopes is not None:
         best = replace(best, slopes=slopes)
     if ridge > 0.0:
@@ -167,12 +173,39 @@ def _directions(points: Array, values: Array, slopes: Array) -> Array:
     return np.asarray(axes * rates / np.exp(np.log(rates).mean()))
 
 
-def _tried(points: Array, values: Array, share: Array, most: Array, known: Array, X: Array,
+@dataclass(frozen=True, eq=False)
+class _Terms:
+    """What covariances among values at ``points``, and gradients at the first of them, have at any lengthscale."""
+
+    points: Array  # (n, d)
+    squares: Array  # (n, n): distances
+    away: Array  # (d, n, steep): each coordinate of the points less that of those with gradients
+
+    @classmethod
+    def of(cls, points: Array, steep: int) -> Self:
+        return cls(points, squared_distances(points, points), (points[:, None] - points[:steep]).transpose(2, 0, 1))
+
+    def covariances(self, length: float) -> Array:
+        """Of values, and of every entry of the gradients, entry by entry: the upper triangle."""
+        d, n, steep = self.away.shape
+        K, near = np.empty((n + d * steep, n + d * steep)), np.exp(-0.5 / length**2 * self.squares)
+        K[:n, :n], scaled = near, near[:, :steep] / length**2
+        for i, own in enumerate(self.away):
+            one = slice(n + i * steep, n + (i + 1) * steep)
+            np.multiply(own, scaled, out=K[:n, one])
+            twice = own[:steep] * scaled[:steep] / -(length**2)
+            for j in range(i, d):
+                np.multiply(twice, self.away[j, :steep], out=K[one, n + j * steep : n + (j + 1) * steep])
+            K[one, one] += scaled[:steep]
+        return K
+
+
+def _tried(terms: _Terms, values: Array, share: Array, most: Array, known: Array, X: Array,
            tried: tuple[float, float], ridge: float) -> Surrogate:
     """With one lengthscale and noise; errors count up to ``most``."""
-    n, d = points.shape
+    points, (n, d) = terms.points, terms.points.shape
     length, (steep, noise) = tried[0] * np.sqrt(0.5 * d), ((len(known) - n) // d, tried[1])
-    K, deep = _covariances(points, steep, length), (1.0 + (values.max() - values)) ** 2
+    K, deep = terms.covariances(length), (1.0 + (values.max() - values)) ** 2
     K.flat[:: len(K) + 1] += noise * np.concatenate([deep, *[SLOPES / length**2 * deep[:steep]] * d])
     half = triangular_inverse(cholesky(K.T))
     into = half @ X
@@ -185,8 +218,8 @@ def _tried(points: Array, values: Array, share: Array, most: Array, known: Array
     amplitude, errors = 0.0, np.empty(n)
     for some, m in ((slice(0, steep), d + 1), (slice(steep, n), 1)):
         at = np.arange(n)[some, None] + np.concatenate([[0], n + steep * np.arange(m - 1)]).astype(np.intp)
-        own, columns = KX[at], half[:, at]
-        blocks = np.einsum("rni,rnj->nij", columns, columns) - np.einsum("nip,njp->nij", own @ spread, own)
+        own, columns = KX[at], half.T[at]
+        blocks = columns @ np.swapaxes(columns, 1, 2) - own @ spread @ np.swapaxes(own, 1, 2)
         blocks[:, np.arange(m), np.arange(m)] += 1e-300
         left = np.linalg.solve(blocks, pull[at][:, :, None])[:, :, 0]
         errors[some] = left[:, 0]
@@ -194,24 +227,6 @@ def _tried(points: Array, values: Array, share: Array, most: Array, known: Array
     error = float(np.sqrt(share @ np.minimum(np.abs(errors), most) ** 2))
     return Surrogate(points, values, trend, pull, length, error, amplitude, half, KX, spread, np.eye(d),
                      np.full((n, d), np.nan))
-
-
-def _covariances(points: Array, steep: int, length: float) -> Array:
-    """Of values, and of every entry of the gradients at the first ``steep`` points, entry by entry."""
-    n, d = points.shape
-    K, near = np.empty((n + steep * d, n + steep * d)), _rbf(points, points, length)
-    K[:n, :n] = near
-    for i in range(d):
-        one = slice(n + i * steep, n + (i + 1) * steep)
-        away = (points[:, i, None] - points[:steep, i]) / length**2
-        K[:n, one] = near[:, :steep] * away
-        K[one, :n] = K[:n, one].T
-        for j in range(i + 1):
-            other = slice(n + j * steep, n + (j + 1) * steep)
-            both = -away[:steep] * (points[:steep, j, None] - points[:steep, j]) / length**2
-            K[one, other] = near[:steep, :steep] * (both + float(i == j) / length**2)
-            K[other, one] = K[one, other].T
-    return K
 
 
 def _falling(trend: Array, d: int) -> Array:
@@ -254,8 +269,8 @@ def _rbf(a: Array, b: Array, length: float) -> Array:
 
 
 def squared_distances(a: Array, b: Array) -> Array:
-    """Between the rows of two matrices."""
-    found = a @ (-2.0 * b.T)
-    found += (a**2).sum(axis=1)[:, None]
-    found += (b**2).sum(axis=1)
+    """Between the rows of two matrices, as one product: |a|^2 - 2 a'b + |b|^2."""
+    left = np.column_stack([a, np.einsum("ij,ij->i", a, a), np.ones(len(a))])
+    right = np.column_stack([-2.0 * b, np.ones(len(b)), np.einsum("ij,ij->i", b, b)])
+    found = left @ right.T
     return np.asarray(np.maximum(found, 0.0, out=found))

@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from klimb.latents.base import Posterior
 from klimb.numerics.arrays import Array, Index
+from klimb.numerics.dense import symmetric_from_lower
 from klimb.trust.weights import LogWeights, bends
 
 NODES, SHARES = np.array([0.5, 1.0]), np.array([4.0, 1.0]) / 6.0  # Simpson's rule
@@ -62,7 +64,7 @@ class _Paths:
         self._log_weights, self._coordinates, self.kicks = log_weights, log_weights.coordinates, KICKS
         n = self._coordinates.n_sites
         self._root = self._coordinates.pull(np.eye(n)) if n <= DENSE else None
-        self._V = None if self._root is None else self._root @ self._root.T
+        self._V = None if self._root is None else covariance_of_sites(log_weights.posterior, self._root)
 
     def draws(self, n: int, rng: np.random.Generator) -> Array:
         """Deviations of f under q."""
@@ -97,6 +99,12 @@ class _Paths:
             (d, self.d), (here[1], self.slopes), (here[2], self.pull)))
         self.value = np.where(gone, here[0], self.value)
         return gone
+
+
+def covariance_of_sites(posterior: Posterior, root: Array) -> Array:
+    """V: by the factor where that has it, which may know more than this ``root`` of it."""
+    V = posterior.factorised().covariance()
+    return np.asarray(root @ root.T if V is None else symmetric_from_lower(V))
 
 
 def _chosen(log_weights: Array, chains: int, rng: np.random.Generator) -> Index:

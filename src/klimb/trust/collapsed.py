@@ -24,7 +24,7 @@ import numpy.typing as npt
 from klimb.infer.problem import Problem
 from klimb.latents.base import Posterior
 from klimb.latents.shocks import ShockMoments, Shocks
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, finite_sum
 from klimb.numerics.dense import row_blocks
 from klimb.sites.base import Expectation, Rows, Site
 from klimb.trust.weights import exact_site
@@ -220,7 +220,11 @@ class _SiteRows:
         with np.errstate(over="ignore", invalid="ignore"):
             f = self.m + d
             point = self.site.point(self.y, f) if slopes else Expectation(self.site.value(self.y, f), f, f)
-            h = point.value - self.expected + d * (0.5 * self.gamma * d - self.a)
+            h = 0.5 * self.gamma * d
+            h -= self.a
+            h *= d
+            h += point.value
+            h -= self.expected
             logs = np.add.reduceat(h, starts, axis=-1) + log_rule[:, None]
         return point, np.where(np.isfinite(logs), logs, -np.inf)
 
@@ -366,12 +370,15 @@ class CollapsedWeights(ShockWeights):
             value, share = _integrated(logs)
             values[some] = self.bound + self._at_rest[0] + self.scale * value.sum(axis=(1, 2))
             with np.errstate(over="ignore", invalid="ignore"):
-                slope = np.nan_to_num(rows.gamma * d - point.alpha - rows.a, copy=False)
+                slope = rows.gamma * d
+                slope -= point.alpha
+                slope -= rows.a
+            if not finite_sum(slope):
+                np.nan_to_num(slope, copy=False)
             slopes[some] = np.einsum("sqi,sqi->si", np.repeat(share, counts, axis=2), slope) if k else slope[:, 0]
             mean[some], covariance[some] = _level_moments(share, nodes)
             if few:
-                away = nodes[:, None] - mean[some][:, None]
-                skew[some] = np.einsum("sql,sqla,sqlb,sqlc->slabc", share, away, away, away, optimize=True)
+                skew[some] = _level_skew(share, nodes, mean[some], covariance[some])
         gradient = self.scale * (slopes @ shocks.shared_rows)
         return CollapsedDraws(e, values, gradient, mean, covariance, shocks.present, lambda: self._rest(e), skew)
 
@@ -394,3 +401,15 @@ def _level_moments(share: Array, nodes: Array) -> tuple[Array, Array]:
     first = share @ nodes
     second = (share @ pairs).reshape(*first.shape, nodes.shape[1])
     return first, second - first[..., :, None] * first[..., None, :]
+
+
+def _level_skew(share: Array, nodes: Array, mean: Array, covariance: Array) -> Array:
+    """Third central moments (..., runs, k, k, k) of u, whose means and covariances are known."""
+    Q, k = nodes.shape
+    cubes = np.einsum("qa,qb,qc->qabc", nodes, nodes, nodes).reshape(Q, -1)
+    found = (np.swapaxes(share, -1, -2) @ cubes).reshape(*mean.shape, k, k)
+    a, b, c = mean[..., :, None, None], mean[..., None, :, None], mean[..., None, None, :]
+    found -= a * (covariance[..., None, :, :] + b * c)
+    found -= b * covariance[..., :, None, :]
+    found -= c * covariance[..., :, :, None]
+    return np.asarray(found)

@@ -38,7 +38,7 @@ from klimb.latents.coordinates import Coordinates, coordinates_of, pivoted_root
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.numerics.arrays import Array, Index
 from klimb.numerics.lowdiscrepancy import normal_draws
-from klimb.trust.bridge import bridged_gap
+from klimb.trust.bridge import bridged_gap, covariance_of_sites
 from klimb.trust.weights import LogWeights, bends, exact_site
 
 VALUES = 8e4  # of log p that a gap may cost: many sites are many directions to average over
@@ -117,7 +117,7 @@ def leading_moments(problem: Problem, posterior: Posterior, *,
     for most in (PROBED, largest) if largest < len(c) or (whether and largest > PROBED) else (largest,):
         half = most // 2  # where it matters most by itself, and the rest evenly: sums of others may matter more
         sites = np.sort(np.append(order[:half], order[half :: -(-max(len(c) - half, 1) // (most - half))]))
-        rows, V, wanted = _third_moments(coordinates, sites, c)
+        rows, V, wanted = _third_moments(coordinates, posterior, sites, c)
         v = np.diagonal(V)
         if (np.abs(wanted) <= FLAT * v**1.5).all():
             return None, 1.0
@@ -141,7 +141,8 @@ def leading_moments(problem: Problem, posterior: Posterior, *,
     return wider, float(growth.max())
 
 
-def _third_moments(coordinates: Coordinates, sites: Index, c: Array) -> tuple[Array, Array, Array]:
+def _third_moments(coordinates: Coordinates, posterior: Posterior, sites: Index,
+                   c: Array) -> tuple[Array, Array, Array]:
     """Z' at some ``sites``, V there, and sum_i c_i V_ij^3 over all sites: block by block, as these may be many."""
     wanted = np.zeros(len(sites))
 
@@ -150,9 +151,10 @@ def _third_moments(coordinates: Coordinates, sites: Index, c: Array) -> tuple[Ar
         return np.zeros_like(d)
 
     found = coordinates.pull(np.equal.outer(sites, np.arange(len(c))).astype(np.float64))
-    V = np.asarray(found @ found.T)
     if len(sites) == len(c):
+        V = covariance_of_sites(posterior, found)
         return found, V, (V**2 * V) @ c
+    V = np.asarray(found @ found.T)
     coordinates.sweep(found, cubed)
     return found, V, wanted
 
