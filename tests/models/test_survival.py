@@ -129,6 +129,36 @@ def test_the_unit_of_time_does_not_matter(right: str) -> None:
     assert_allclose(two.predict(kind="response")["upper"], unit * one.predict(kind="response")["upper"], rtol=1e-4)
 
 
+@pytest.mark.parametrize("right", ["x", "ridge(x, z)"])
+def test_regular_times_are_found_in_every_unit(right: str) -> None:
+    """With a shape of a hundred t^shape moves by powers of ten between two points of the search."""
+    rng = np.random.default_rng(5)
+    x, z = rng.standard_normal((2, 80))
+    time = 100.0 + 2.0 * x + rng.standard_normal(80)
+    fits = [klimb.fit(f"time ~ {right}", {"x": x, "z": z, "time": unit * time}, "weibull", hyper="optimise")
+            for unit in (0.01, 1.0, 100.0)]
+    assert all(fit.converged for fit in fits)
+    for fit, unit in zip(fits, (0.01, 1.0, 100.0), strict=True):
+        assert fit.hyperparameters["shape"] == pytest.approx(fits[0].hyperparameters["shape"], rel=1e-3)
+        assert fit.bound + 80 * np.log(unit) == pytest.approx(fits[0].bound + 80 * np.log(0.01), abs=1e-3)
+        assert_allclose(fit.predict()["mean"], unit * time, rtol=0.05)
+
+
+def test_slopes_in_the_shape_of_censored_rows() -> None:
+    """Against differences, where these are good; weights count rows."""
+    rng = np.random.default_rng(2)
+    y, m, v = rng.weibull(1.5, 20), rng.standard_normal(20), rng.uniform(0.01, 1.0, 20)
+    status, counts = (np.arange(20) % 3 > 0).astype(float), 1.0 + np.arange(20) % 2
+
+    def value(shape: float) -> float:
+        site = sites.Weighted(sites.Censored(sites.Weibull(shape), status), counts)
+        return float(site.expect(y, m, v).value.sum())
+
+    found = sites.Weighted(sites.Censored(sites.Weibull(1.7), status), counts).parameter_slopes(y, m, v)
+    assert found is not None
+    assert found["shape"] == pytest.approx((value(1.7 + 1e-5) - value(1.7 - 1e-5)) / 2e-5, rel=1e-7)
+
+
 def test_priors_are_printed_and_may_be_given(fit: Any) -> None:
     assert fit.priors["Intercept"].startswith("normal(-shape * log(")
     assert fit.priors["shape"] == "log_normal(1, 1)"
