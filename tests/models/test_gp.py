@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import tracemalloc
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import klimb
@@ -243,3 +245,20 @@ def test_rows_that_count_nothing_change_no_correction():
     one, other = (fit.predict(new, kind="latent") for fit in fits)
     for name in ("mean", "sd"):
         np.testing.assert_allclose(one[name], other[name], rtol=1e-3, atol=1e-3 * other["sd"].max())
+
+
+def test_far_corners_of_theta_have_moments() -> None:
+    """Stein's identity made no covariance from 100 draws at a variance of 1e7, and the fit ended in LinAlgError."""
+    x = np.linspace(0.0, 6.0, 40)
+    fit = klimb.gp(kernels.RBF(), x, sites.Logistic()).fit(np.sin(x) > 0.0, hyper="integrate")
+    assert fit.trust.verdict == "doubt"  # a flat prior of the variance, which separable labels do not bound
+    assert fit.predict([1.0])["mean"][0] > 0.95
+
+
+@pytest.mark.parametrize("days", [np.arange(20).astype("datetime64[D]"), pd.date_range("2020-01-01", periods=20)],
+                         ids=["numpy", "pandas"])
+def test_dates_are_no_numbers(days: Any) -> None:
+    """pandas counts nanoseconds, NumPy whatever it was told: lengthscales meant one or the other."""
+    for model in (klimb.gp, klimb.series):
+        with pytest.raises(InputError, match="must be an array of numbers; got dates"):
+            model(kernels.Matern32(), days)
