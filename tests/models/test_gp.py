@@ -262,3 +262,16 @@ def test_dates_are_no_numbers(days: Any) -> None:
     for model in (klimb.gp, klimb.series):
         with pytest.raises(InputError, match="must be an array of numbers; got dates"):
             model(kernels.Matern32(), days)
+
+
+@pytest.mark.parametrize(("wide", "high"), [(100.0, 1.0), (1e6, 1.0), (1.0, 1e4), (1e-4, 1e-3), (300.0, 1e-3)])
+def test_units_of_inputs_and_outputs_do_not_hide_a_curve(wide: float, high: float) -> None:
+    """From a lengthscale below every distance, or a variance far below the noise, no slope leads to the curve."""
+    x = np.linspace(0.0, 6.0, 40)
+    y = np.sin(x) + 0.1 * np.random.default_rng(0).standard_normal(40)
+    plain, other = (klimb.gp(kernels.RBF(), a * x).fit(b * y) for a, b in ((1.0, 1.0), (wide, high)))
+    assert other.converged
+    assert other.bound + 40 * np.log(high) == pytest.approx(plain.bound, abs=1e-2)
+    np.testing.assert_allclose(other.predict(wide * x)["mean"] / high, plain.predict(x)["mean"], atol=0.01)
+    for name, unit in (("lengthscale", wide), ("variance", high**2), ("sigma", high)):
+        assert other.hyperparameters[name] / unit == pytest.approx(plain.hyperparameters[name], rel=0.05)

@@ -91,8 +91,8 @@ class CollapsedDraws:
     def moments(self, weights: Array, *, stein: bool = True) -> ShockMoments:
         """Of all shocks, by Stein's identity for e: E e = E G and E ee' = I + E eG', G the gradient of log w.
 
-        Their right-hand sides vanish as q becomes exact, and so does their noise; where q is far from that, so that they
-        may make no covariance, and for one of several modes, the averages of e and ee' themselves are better.
+        Their right-hand sides vanish as q becomes exact, and so does their noise; where q is so far from that that they
+        make no covariance, and for one of several modes, the averages of e and ee' themselves are better.
         """
         G, identity = (self.gradient, np.eye(self.e.shape[1])) if stein else (self.e, 0.0)
         centre = weights @ G
