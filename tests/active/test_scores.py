@@ -235,3 +235,10 @@ def test_the_information_gain_of_gaussian_data_is_their_mutual_information() -> 
     v = np.array([1e-8, 1e-3, 1.0, 1e6])
     found = information_gain(Gaussian(scale=0.5), np.linspace(-3.0, 3.0, 4), v)
     assert found == pytest.approx(0.5 * np.log1p(v / 0.25), rel=1e-12)
+
+
+def test_lists_are_numbers_and_bad_ones_are_refused() -> None:
+    assert bald(Logistic(), [0.0, 1.0], [1.0, 1.0]).shape == (2,)  # type: ignore[arg-type]
+    for m, v in (([0.0], [-1.0]), ([0.0, 1.0], [1.0])):
+        with pytest.raises(InputError, match="m and v must be as many means and variances"):
+            bald(Logistic(), np.array(m), np.array(v))

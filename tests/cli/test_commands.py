@@ -195,6 +195,14 @@ def test_npz_and_parquet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert other["bound"] == one["bound"]
 
 
+def test_predictions_are_no_text_under_the_name_of_something_else(tmp_path: Path, work: Path,
+                                                                  capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("p.xlsx", "p.csv.gz"):
+        assert run(["predict", "absent.klimb", str(work / "summit.csv"), "-o", str(tmp_path / name)]) == 1
+        assert "a file of predictions ends in .csv, .jsonl, .npz or .parquet; got" in capsys.readouterr().err
+        assert not (tmp_path / name).exists()
+
+
 def test_targets_are_checked_before_the_work(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = str(work / "summit.csv")
     assert run(["fit", "nonsense", data, "-o", str(work / "absent" / "m.klimb")]) == 1

@@ -347,3 +347,8 @@ def test_centres_among_equal_rows_are_found_without_a_word():
 
     nearest = kmeans(np.repeat(np.arange(6.0).reshape(3, 2), 9, axis=0), 5)
     assert [len(set(nearest[k : k + 9])) for k in (0, 9, 18)] == [1, 1, 1]
+
+
+def test_names_of_rows_are_refused():
+    with pytest.raises(InputError, match=r"i must hold whole numbers; got <U1.*np.unique\(i, return_inverse=True\)"):
+        matrix_factorisation(["a", "b"], ["x", "y"], [1.0, 2.0], rank=1)

@@ -187,3 +187,15 @@ def test_correlations_that_are_none_are_zero_and_change_nothing() -> None:
     assert found == pytest.approx(np.diagonal(exact), rel=1e-6)
     y = rng.random(60) < 0.5
     assert klimb.infer(latent, klimb.sites.Logistic(), y).bound == klimb.infer(whole, klimb.sites.Logistic(), y).bound
+
+
+def test_a_start_far_from_the_data_is_left_for_a_better_one() -> None:
+    """Sites of a fit to another shape: t^shape e^f overflows under them, and a climb from there lost all digits."""
+    times = 100.0 + 2.0 * X[:, 0] + 0.1 * np.arange(100) % 3
+    latent = latents.Weights(np.c_[np.ones(100), X], cov=np.array([1e6, 1.0, 1.0, 1.0]))
+    other = klimb.infer(latent, sites.Weibull(33.0), times).posterior
+    cold, warm = (klimb.infer(latent, sites.Weibull(150.0), times, start=start) for start in (None, other))
+    assert warm.converged
+    assert warm.n_iter <= cold.n_iter + 1
+    assert warm.bound == pytest.approx(cold.bound, abs=1e-6)
+    assert warm.posterior.kl > 0.0

@@ -244,6 +244,8 @@ def test_choosing_inducing_points():
 
 
 def test_errors_of_gp():
+    with pytest.raises(InputError, match="this needs a model of klimb; got int"):
+        optimise(3, [0.0])
     with pytest.raises(InputError, match="kernel must be a klimb kernel"):
         klimb.gp("rbf", X)
     with pytest.raises(InputError, match="learn must name positive scalar parameters of Logistic; got 'scale'"):

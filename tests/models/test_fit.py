@@ -636,3 +636,37 @@ def test_a_fit_is_pickled_with_its_data(make):
     again = pickle.loads(pickle.dumps(fit))
     assert str(again) == str(fit)
     np.testing.assert_array_equal(again.predict()["mean"], fit.predict()["mean"])
+
+
+@pytest.mark.parametrize(("x", "y", "words"), [
+    (1e300, 1.0, r"columns must have sizes from 1e-150 to 1e\+150.*'x' with"),
+    (1e-300, 1.0, r"columns must have sizes from 1e-150 to 1e\+150.*'x' with"),
+    (1e90, 1e-90, r"and so over the sd of f; got 'x'"),
+    (1.0, 1e-200, "gaussian needs numbers of at most .* that differ by 1e-151 or more"),
+])
+def test_sizes_whose_squares_are_no_numbers_are_refused(x, y, words):
+    rng = np.random.default_rng(0)
+    with pytest.raises(InputError, match=words):
+        klimb.fit("y ~ x", {"x": x * rng.normal(size=20), "y": y * rng.normal(size=20)})
+    fit = klimb.fit("y ~ x", {"x": 1e70 * np.arange(9.0), "y": 1e-70 * np.sin(np.arange(9.0))})
+    assert fit.trust.verdict == "trust"
+
+
+@pytest.mark.parametrize("given", [{}, {"cutpoints": "dirichlet(1)"}])
+def test_the_prior_of_cut_points_says_where_it_acts(given):
+    """By sums over a grid: at the mean of x, far from 0, the levels are equally likely under the prior."""
+    x, y = np.arange(50.0, 62.0), np.array([0, 1, 0, 0, 1, 0, 1, 1, 0, 1, 1, 1])
+    fit = klimb.fit("y ~ x", {"x": x, "y": y}, "ordinal", priors={"x": "normal(0, 0.3)", **given})
+    assert fit.priors["cutpoints"] == "dirichlet(1) (probabilities of the levels where columns are at their means)"
+    b, p = np.meshgrid(np.linspace(-1.2, 1.8, 600), (np.arange(400) + 0.5) / 400, indexing="ij")
+    cut = np.log(p / (1.0 - p))  # the lower level has chance p at the mean
+    logs = -0.5 * (b / 0.3) ** 2
+    for place, level in zip(x - x.mean(), y, strict=True):
+        logs -= np.logaddexp(0.0, (b * place - cut) * (-1.0 if level else 1.0))
+    mass = np.exp(logs - logs.max())
+    mass /= mass.sum()
+    for name, value in (("x", b), ("cut(0 | 1)", cut + b * x.mean())):
+        row, mean = next(row for row in fit.table_rows() if row.name == name), float((mass * value).sum())
+        sd = float(np.sqrt((mass * (value - mean) ** 2).sum()))
+        assert row.mean == pytest.approx(mean, abs=0.03 * sd)
+        assert row.sd == pytest.approx(sd, rel=0.03)

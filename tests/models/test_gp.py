@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import tracemalloc
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import klimb
@@ -298,3 +300,33 @@ def test_a_kernel_far_too_smooth_for_the_inputs_gets_points_enough(inducing):
     full = klimb.gp(kernels.RBF(lengthscale=0.2), x, "bernoulli").fit(y)
     fit = klimb.gp(kernels.RBF(lengthscale=0.2), 1e-3 * x, "bernoulli", inducing=inducing).fit(y)
     assert fit.bound == pytest.approx(full.bound, abs=1.0)
+
+
+def test_far_corners_of_theta_have_moments() -> None:
+    """Stein's identity made no covariance from 100 draws at a variance of 1e7, and the fit ended in LinAlgError."""
+    x = np.linspace(0.0, 6.0, 40)
+    fit = klimb.gp(kernels.RBF(), x, sites.Logistic()).fit(np.sin(x) > 0.0, hyper="integrate")
+    assert fit.trust.verdict == "doubt"  # a flat prior of the variance, which separable labels do not bound
+    assert fit.predict([1.0])["mean"][0] > 0.95
+
+
+@pytest.mark.parametrize("days", [np.arange(20).astype("datetime64[D]"), pd.date_range("2020-01-01", periods=20)],
+                         ids=["numpy", "pandas"])
+def test_dates_are_no_numbers(days: Any) -> None:
+    """pandas counts nanoseconds, NumPy whatever it was told: lengthscales meant one or the other."""
+    for model in (klimb.gp, klimb.series):
+        with pytest.raises(InputError, match="must be an array of numbers; got dates"):
+            model(kernels.Matern32(), days)
+
+
+@pytest.mark.parametrize(("wide", "high"), [(100.0, 1.0), (1e6, 1.0), (1.0, 1e4), (1e-4, 1e-3), (300.0, 1e-3)])
+def test_units_of_inputs_and_outputs_do_not_hide_a_curve(wide: float, high: float) -> None:
+    """From a lengthscale below every distance, or a variance far below the noise, no slope leads to the curve."""
+    x = np.linspace(0.0, 6.0, 40)
+    y = np.sin(x) + 0.1 * np.random.default_rng(0).standard_normal(40)
+    plain, other = (klimb.gp(kernels.RBF(), a * x).fit(b * y) for a, b in ((1.0, 1.0), (wide, high)))
+    assert other.converged
+    assert other.bound + 40 * np.log(high) == pytest.approx(plain.bound, abs=1e-2)
+    np.testing.assert_allclose(other.predict(wide * x)["mean"] / high, plain.predict(x)["mean"], atol=0.01)
+    for name, unit in (("lengthscale", wide), ("variance", high**2), ("sigma", high)):
+        assert other.hyperparameters[name] / unit == pytest.approx(plain.hyperparameters[name], rel=0.05)

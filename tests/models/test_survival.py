@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from scipy import stats
+from scipy import special, stats
 
 import klimb
 from klimb import sites
@@ -129,6 +129,36 @@ def test_the_unit_of_time_does_not_matter(right: str) -> None:
     assert_allclose(two.predict(kind="response")["upper"], unit * one.predict(kind="response")["upper"], rtol=1e-4)
 
 
+@pytest.mark.parametrize("right", ["x", "ridge(x, z)"])
+def test_regular_times_are_found_in_every_unit(right: str) -> None:
+    """With a shape of a hundred t^shape moves by powers of ten between two points of the search."""
+    rng = np.random.default_rng(5)
+    x, z = rng.standard_normal((2, 80))
+    time = 100.0 + 2.0 * x + rng.standard_normal(80)
+    fits = [klimb.fit(f"time ~ {right}", {"x": x, "z": z, "time": unit * time}, "weibull", hyper="optimise")
+            for unit in (0.01, 1.0, 100.0)]
+    assert all(fit.converged for fit in fits)
+    for fit, unit in zip(fits, (0.01, 1.0, 100.0), strict=True):
+        assert fit.hyperparameters["shape"] == pytest.approx(fits[0].hyperparameters["shape"], rel=1e-3)
+        assert fit.bound + 80 * np.log(unit) == pytest.approx(fits[0].bound + 80 * np.log(0.01), abs=1e-3)
+        assert_allclose(fit.predict()["mean"], unit * time, rtol=0.05)
+
+
+def test_slopes_in_the_shape_of_censored_rows() -> None:
+    """Against differences, where these are good; weights count rows."""
+    rng = np.random.default_rng(2)
+    y, m, v = rng.weibull(1.5, 20), rng.standard_normal(20), rng.uniform(0.01, 1.0, 20)
+    status, counts = (np.arange(20) % 3 > 0).astype(float), 1.0 + np.arange(20) % 2
+
+    def value(shape: float) -> float:
+        site = sites.Weighted(sites.Censored(sites.Weibull(shape), status), counts)
+        return float(site.expect(y, m, v).value.sum())
+
+    found = sites.Weighted(sites.Censored(sites.Weibull(1.7), status), counts).parameter_slopes(y, m, v)
+    assert found is not None
+    assert found["shape"] == pytest.approx((value(1.7 + 1e-5) - value(1.7 - 1e-5)) / 2e-5, rel=1e-7)
+
+
 def test_priors_are_printed_and_may_be_given(fit: Any) -> None:
     assert fit.priors["Intercept"].startswith("normal(-shape * log(")
     assert fit.priors["shape"] == "log_normal(1, 1)"
@@ -140,6 +170,36 @@ def test_priors_are_printed_and_may_be_given(fit: Any) -> None:
     held = klimb.fit("Surv(time, status) ~ x", DATA, family="weibull(shape=1.6)")
     assert not held.parameter_rows()
     assert held.predict()["mean"][0] == pytest.approx(fit.predict()["mean"][0], rel=0.3)
+
+
+@pytest.mark.parametrize("censored", [False, True])
+def test_sds_of_mean_times_are_right_or_missing(censored: bool) -> None:
+    """Against sums over a grid. A mean time e^(-f / shape) has no variance, as shapes may be next to 0: where that
+    shows within what sums over theta reach, the sd is NaN and a note says so."""
+    time = np.array([59.0, 115, 156, 268, 329, 353, 365, 377, 421, 431, 448, 464, 475, 477, 563, 638, 744, 769, 770,
+                     803, 855, 1040, 1106, 1129, 1206, 1227])
+    status = np.where(np.isin(np.arange(26), [7, 8, 10, 12, 13, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25]), 0.0, 1.0)
+    status = status if censored else np.ones(26)
+    fit = klimb.fit("Surv(time, status) ~ 1", {"time": time, "status": status}, "weibull")
+    events, unit = status.sum(), time.sum() / status.sum()
+    q, f = np.meshgrid(np.linspace(-2.0, 2.5, 900), np.linspace(-9.0, 5.0, 900), indexing="ij")  # in that unit
+    k, t = np.exp(q), np.log(time / unit)
+    logs = -0.5 * q**2 - 0.5 * (f / 2.5) ** 2 + events * (q + f) + k * float(status @ t)  # shape is log_normal(1, 1)
+    for place in t:
+        logs -= np.exp(k * place + f)
+    mass = np.exp(logs - logs.max()).ravel()
+    mass /= mass.sum()
+    means = (unit * np.exp(-f / k) * special.gamma(1.0 + 1.0 / k)).ravel()
+    true, found, order = float(mass @ means), fit.predict(interval=0.9), np.argsort(means)
+    ends = means[order][np.searchsorted(np.cumsum(mass[order]), [0.05, 0.95])]
+    assert_allclose([found["lower"][0], found["upper"][0]], ends, atol=0.03 * float(np.ptp(ends)))
+    assert censored == any("26 rows rest on values of shape that have 1% of the mass" in note for note in fit.notes)
+    if censored:
+        assert np.isnan(found["sd"]).all()
+        assert np.isnan(fit.predict(kind="response")["sd"]).all()
+    else:
+        assert found["mean"][0] == pytest.approx(true, rel=0.01)
+        assert found["sd"][0] == pytest.approx(np.sqrt(mass @ (means - true) ** 2), rel=0.05)
 
 
 def test_shape_1_is_exponential() -> None:

@@ -221,3 +221,8 @@ def test_a_day_is_one_level_whatever_library_wrote_it():
         assert read_frame({"day": column}).read("day").factor[1] == ("2024-01-01", "2024-01-02")
     for column in (late, np.array(late, dtype="datetime64[ns]"), pd.Series(late), pl.Series(late)):
         assert read_frame({"at": column}).read("at").factor[1] == ("2024-01-01 10:30:00.5",)
+
+
+def test_whole_numbers_of_128_bits_are_numbers() -> None:
+    column = pl.Series([1, 2, 3], dtype=pl.Int128)
+    assert read_frame(pl.DataFrame({"x": column})).read("x").number.tolist() == [1.0, 2.0, 3.0]

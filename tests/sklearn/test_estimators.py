@@ -13,6 +13,7 @@ import pytest
 import scipy.sparse as sp
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -28,6 +29,7 @@ REGRESSORS = [one for one in ALL if not hasattr(one, "predict_proba")]
 
 
 # Known hyperparameters and few inducing points keep this to seconds. The defaults pass as well: see the docs.
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @parametrize_with_checks([
     GLMClassifier(prior_scale=1.0), GLMRegressor(max_iter=3),
     SparseLinearRegressor("laplace", prior_scale=0.1, max_iter=1),
@@ -184,3 +186,19 @@ def test_without_scikit_learn_it_says_so() -> None:
     code = "import sys; sys.modules['sklearn'] = None\ntry: import klimb.sklearn\nexcept ImportError as e: print(e)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install 'klimb[sklearn]'" in done.stdout
+
+
+@pytest.mark.parametrize("model", [SparseLinearRegressor(max_iter=1), GPRegressor(max_iter=1)])
+def test_what_did_not_converge_warns(model: Any) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 4))
+    y = rng.poisson(np.exp(2.0 * X[:, 0]))
+    with pytest.warns(ConvergenceWarning, match="did not converge: The iteration limit was reached"):
+        model.fit(X, y)
+    assert not model.converged_
+
+
+@pytest.mark.parametrize("model", ALL, ids=lambda model: type(model).__name__)
+def test_a_tolerance_below_0_is_refused(model: Any) -> None:
+    with pytest.raises(InputError, match="tol must be positive; got -1"):
+        clone(model).set_params(tol=-1).fit(np.arange(6.0)[:, None], [0, 1, 0, 1, 1, 0])

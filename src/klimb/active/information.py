@@ -23,7 +23,7 @@ from scipy.special import factorial, log_expit
 from klimb.active.inclusion import expected_gamma, plain_site, response_nodes
 from klimb.errors import InputError
 from klimb.numerics.adaptive import gaussian_average
-from klimb.numerics.arrays import Array, Index, pieces, slices
+from klimb.numerics.arrays import Array, Index, as_float, pieces, slices
 from klimb.numerics.softplus import folded_moments
 from klimb.numerics.special import hermite, legendre
 from klimb.sites import Gaussian, Logistic, Offset, Site, SuperGaussian
@@ -122,6 +122,10 @@ def bald(site: Site, m: Array, v: Array) -> Array:
     >>> bald(Logistic(), np.array([0.0, 4.0]), np.array([1.0, 1.0])).round(8).tolist()
     [0.09370896, 0.01287376]
     """
+    m, v = as_float(m, "m"), as_float(v, "v")
+    if m.shape != v.shape or (v < 0.0).any():
+        raise InputError("m and v must be as many means and variances", f"{m.size} and {v.size}, the least variance "
+                         f"{v.min(initial=0.0):g}", "Pass one of each per candidate.")
     out = np.zeros_like(m)
     open_ = np.flatnonzero(v > 0.0)
     if open_.size == m.size:

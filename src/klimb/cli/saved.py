@@ -21,6 +21,7 @@ from klimb.errors import need_columns, require
 
 Piece: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
 KINDS = ("mean", "latent", "response", "all")
+OTHERS = (".xlsx", ".xls", ".ods", ".gz", ".zip", ".bz2", ".xz", ".feather", ".arrow", ".db", ".pkl")  # no text
 EFFECTS: dict[str, Any] = {"own": True, "none": False, "new": "new"}
 
 
@@ -53,16 +54,18 @@ def command(model: str, data: str, output: str | None, kind: str, effects: str, 
       cut -d, -f2- big.csv | klimb predict m.klimb - --json | jq .mean
     """
     shell.check_targets(output, sources=(model, data))
+    suffix = Path(output or "").suffix.lower()
+    require(suffix not in OTHERS, "a file of predictions ends in .csv, .jsonl, .npz or .parquet", f"{output}",
+            "Choose one of these, or leave -o out and pipe standard output.")
     fit = load_fit(model)
     options = shell.read_options(**how_to_read)
     options = replace(options, kinds={**kinds_of(fit), **options.kinds})
     pieces = predicted(fit, data, options, kind, level, keep, keep_all, EFFECTS[effects])
-    suffix = output.rpartition(".")[2].lower() if output else ""
-    if suffix in ("npz", "parquet"):
-        rows = write_arrays(pieces, str(output), suffix)
+    if suffix in (".npz", ".parquet"):
+        rows = write_arrays(pieces, str(output), suffix[1:])
     else:
         try:
-            rows = write_lines(pieces, output, as_json or suffix == "jsonl")
+            rows = write_lines(pieces, output, as_json or suffix == ".jsonl")
         except BrokenPipeError:  # the reader has seen enough
             shell.hush()
             return 0

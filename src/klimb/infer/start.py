@@ -17,6 +17,7 @@ from klimb.sites.base import Expectation, Site
 INFORMATIVE = 2.0  # gamma k_ii from which a datum matters more to its site than the prior does
 THINNING, SMALLEST_THINNED = 8, 1000  # a coarse fit takes every eighth row, if that leaves enough of them
 COARSE_TOL, COARSE_ITERATIONS = 1e-2, 3  # its posterior differs from the full one by several sd anyway
+FAR = 1e3  # stationarity of a warm start from which those from the data alone may be better
 CLOSE = 1.0  # stationarity of the coarse start above which the others are tried as well
 DIFFERENCE = 1e-5  # relative step in v for derivatives of the oracle
 DISBELIEF = 1e-3  # what is left of the sites on the other side, in the starts for sites that are not log-concave
@@ -34,10 +35,15 @@ def first_state(problem: Problem, coarse_step: Step | None = None) -> State:
     """
     if problem.site.gamma_trend == "constant" and problem.site.uses_variance:  # Gaussian data: their sites are known
         return _finite_state(problem, *problem.site.start(problem.y))
-    if problem.start is not None:
-        state = _warm_state(problem, problem.start)
-        if state is not None:
-            return state
+    warm = None if problem.start is None else _warm_state(problem, problem.start)
+    if warm is not None and warm.stationarity < FAR:
+        return warm
+    state = _cold_state(problem, coarse_step)
+    return state if warm is None else _better(warm, state)
+
+
+def _cold_state(problem: Problem, coarse_step: Step | None) -> State:
+    """The best of the starts from the data alone."""
     coarse = None if coarse_step is None else _coarse_state(problem, coarse_step)
     if coarse is not None and coarse.stationarity < CLOSE:
         return coarse

@@ -131,7 +131,8 @@ def read_response(left: Left, kind: ResponseKind, name: str, wanted: tuple[str, 
 
 
 _TESTS: dict[str, tuple[Any, str, str]] = {
-    "real": (lambda v: np.abs(v) <= LARGEST, f"numbers of at most {LARGEST:g}", "Change its unit."),
+    "real": (lambda v: (np.abs(v) <= LARGEST) & ((np.ptp(v) == 0.0) | (np.ptp(v) >= 1.0 / LARGEST)),
+             f"numbers of at most {LARGEST:g} that differ by {1.0 / LARGEST:g} or more", "Change its unit."),
     "counts": (lambda v: (v >= 0) & (v == np.floor(v)), "whole numbers from 0",
                'Use family="gamma" or "gaussian" for measurements.'),
     "positive": (lambda v: v > 0, "numbers above 0", 'Use family="gaussian", or model the zeros apart.'),

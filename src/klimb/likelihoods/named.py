@@ -239,8 +239,9 @@ class Ordinal(Likelihood):
                 raise InputError(f"the response must have {len(self.known['cutpoints']) + 1} levels",
                                  f"{len(data.levels)}", "There is one cut point less than levels.")
             return self
-        prior = choices.take("cutpoints", Dirichlet(1.0), Dirichlet, " (probabilities of the levels at f = 0)")
+        prior = choices.take("cutpoints", Dirichlet(1.0), Dirichlet)
         assert isinstance(prior, Dirichlet)
+        choices.printed["cutpoints"] += " (probabilities of the levels where columns are at their means)"
         counts = np.bincount(data.y.astype(np.intp), data.counts, minlength=len(data.levels)) + EDGE
         begin = np.asarray(self.link.apply(np.cumsum(counts)[:-1] / counts.sum()))
         names = tuple(f"cut({low} | {high})" for low, high in zip(data.levels[:-1], data.levels[1:], strict=True))

@@ -53,6 +53,8 @@ def integrate(model: Model, y: Any, *, weights: Any = None, tol: float = 1e-2, m
 
 
 def _fitted(model: Model, y: Any, weights: Any, hyper: HyperMode, **options: Any) -> Fit:
+    require(isinstance(model, Model), "this needs a model of klimb", type(model).__name__,
+            "klimb.gp(kernel, X, site) makes one; fit.model is that of a fit.")
     data = model.read(y, weights)
     ready = model.ready(data)
     require(ready.theta.size != 0, "the model needs free hyperparameters", "none",

@@ -328,13 +328,13 @@ class LinearModel(Model):
         return f"{n:,} rows, reduced to {few:,} without loss (Gaussian noise)\n" * (few > 0) + super().explain()
 
     def gradient(self, posterior: Posterior, data: Observed) -> Array:
-        if self.passes is None:
-            return super().gradient(posterior, data)
-        return np.asarray(self.prior_gradient(posterior) + self.passes.slopes_at(posterior))
+        total = super().gradient(posterior, data) if self.passes is None else (
+            self.prior_gradient(posterior) + self.passes.slopes_at(posterior))
+        add_following(self, total, posterior, data if self.passes is None else None)
+        return np.asarray(total)
 
     def prior_gradient(self, posterior: Posterior) -> Array:
         total = np.zeros(self.theta.size)
-        add_following(self, total, posterior)
         free = any(term.parameters for term in self.terms)
         for part in posterior.latent.split(posterior) if free else ():
             if self.by_gram:

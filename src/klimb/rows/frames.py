@@ -193,7 +193,7 @@ def _read_series(name: str, series: Any) -> Column:
     if isinstance(dtype, (nw.Categorical, nw.Enum)):
         return _read_categories(name, series, missing)
     if dtype.is_numeric():
-        if missing is not None or dtype.is_decimal():
+        if missing is not None or dtype.is_decimal() or dtype in (nw.Int128, nw.UInt128):
             series = series.cast(nw.Float64())
             values = series.to_numpy() if missing is None else series.fill_null(np.nan).to_numpy()
             return read_column(name, values.astype(np.float64))

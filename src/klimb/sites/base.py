@@ -149,6 +149,12 @@ class Site(ABC):
         del y, m, v, counts
         return None
 
+    def censored_slopes(self, y: Array, m: Array, v: Array, status: Array,
+                        counts: Array | float = 1.0) -> Mapping[str, Any] | None:
+        """The same where log p is log P(Y > y) at data whose ``status`` is 0."""
+        del y, m, v, status, counts
+        return None
+
     def rough(self, tol: float = 0.0) -> "Site":
         """The same site with a cheaper oracle, good to 1e-6 or ``tol``, for steps that are far from the optimum anyway.
         """

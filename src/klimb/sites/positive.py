@@ -1,5 +1,6 @@
 """Sites of positive measurements (waiting times, sizes, costs) and of proportions."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,6 +162,14 @@ class Weibull(WaitingTime):
 
     def constant(self, y: Array) -> Array:
         return np.asarray(np.log(self.shape) - 1.0 - np.log(y))
+
+    def parameter_slopes(self, y: Array, m: Array, v: Array, counts: Array | float = 1.0) -> Mapping[str, Any] | None:
+        return self.censored_slopes(y, m, v, np.ones(()), counts)
+
+    def censored_slopes(self, y: Array, m: Array, v: Array, status: Array,
+                        counts: Array | float = 1.0) -> Mapping[str, Any] | None:
+        lost = self.survivor(y, m, v).gamma
+        return {"shape": float(np.sum(counts * (status / self.shape - (lost - status) * np.log(y))))}
 
     def start(self, y: Array) -> tuple[Array, Array]:
         return -self.shape * np.log(y), np.ones_like(y)

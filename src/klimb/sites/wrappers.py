@@ -302,6 +302,9 @@ class Censored(Wrapper):
         return self._either(y, f, lambda site, rows: site.point(y[rows], f[..., rows]),
                             lambda site, rows: site.survivor_point(y[rows], f[..., rows]))
 
+    def parameter_slopes(self, y: Array, m: Array, v: Array, counts: Array | float = 1.0) -> Mapping[str, Any] | None:
+        return self.site.censored_slopes(y, m, v, np.asarray(self.status), counts)
+
     def curvature(self, y: Array, m: Array, v: Array) -> Array:
         return self.oracle(y, m, v).gamma
 

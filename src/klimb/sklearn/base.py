@@ -1,5 +1,6 @@
 """What the estimators share: checked input, classes, and predictions from the `Fit` that they hold as ``fit_``."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Self
@@ -7,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 from scipy.special import logsumexp
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
@@ -24,6 +26,7 @@ TINY = 1e-6  # probabilities below this have few digits left as what others leav
 class Estimator(BaseEstimator):
     """Checked input for all estimators; sparse matrices are CSR from here on. ``fit_`` is a `Fit`, or a list."""
 
+    tol: float
     _fitted: Any  # (rows, likelihood, names of classes, weights): the fit of distinct rows, hyperparameters included
     _extended: Any  # (fit, rows, names, weights): the fit after more rows
     _set: Callable[..., Self]  # (fits): holds them, with the attributes that users read
@@ -39,6 +42,7 @@ class Estimator(BaseEstimator):
 
     def _checked_data(self, X: Any, y: Any, sample_weight: Any, *, numeric: bool,
                       reset: bool = True) -> tuple[Any, Any, Array | None]:
+        require(self.tol > 0, "tol must be positive", self.tol, "The default is 1e-6.")
         X, y = validate_data(self, X, y, reset=reset, accept_sparse="csr", dtype=np.float64, y_numeric=numeric)
         if sample_weight is None:
             return X, y, None
@@ -56,6 +60,10 @@ class Estimator(BaseEstimator):
         self.bound_ = one_or_array([fit.bound for fit in fits])
         self.converged_ = all(fit.converged for fit in fits)
         self.n_iter_ = max(fit.n_fits for fit in fits)
+        for fit in fits:
+            if not fit.converged:
+                warnings.warn(f"{type(self).__name__} did not converge: {fit.status.advice}", ConvergenceWarning,
+                              stacklevel=4)
 
     def _rows(self, X: Any, y: Array, weights: Array | None) -> Rows:
         """The rows that a model is fitted to."""

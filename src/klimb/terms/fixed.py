@@ -9,6 +9,7 @@ import numpy as np
 
 from klimb._stan import StanPart, StanScope, said
 from klimb._stored import stored
+from klimb.errors import require
 from klimb.formula.factors import INTERCEPT, Factor, LevelFactor, Product, contrast, design, design_names
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
@@ -20,6 +21,7 @@ from klimb.terms.margins import constant_in, freed, owners
 from klimb.theta import ParameterBlock
 
 MOST_CELLS = 300  # levels up to which cells are brought to the constant and contrasts, which takes a dense matrix
+LARGEST = 1e150  # entry of a column, and one over the least, so that squares are numbers
 WIDTH = 2.5  # prior sd of a coefficient, in units of f over the spread of its column
 
 
@@ -83,6 +85,10 @@ class FixedTerm(Term):
         kept = tuple(j for j, name in enumerate(every) if context.intercept or name != INTERCEPT)
         at = every.index(INTERCEPT) if INTERCEPT in every else -1
         moments, choices = block.moments(shares), context.choices
+        for name, size in zip(every, moments.size, strict=True):
+            usual = size == 0.0 or all(1.0 / LARGEST < value < LARGEST for value in (size, size / context.units.spread))
+            require(usual, f"columns must have sizes from {1.0 / LARGEST:g} to {LARGEST:g}, and so over the sd of f",
+                    f"{name!r} with {size:g}", "Change its unit.")
         apart = np.array([choices.given(name) or (choices.given("fixed") and name != INTERCEPT) for name in every],
                          dtype=bool)  # columns with priors of the user's are not taken out of others
         free = freed(block.values, self.products, self.used, shares, apart, moments)

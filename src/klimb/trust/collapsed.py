@@ -91,13 +91,15 @@ class CollapsedDraws:
     def moments(self, weights: Array, *, stein: bool = True) -> ShockMoments:
         """Of all shocks, by Stein's identity for e: E e = E G and E ee' = I + E eG', G the gradient of log w.
 
-        Their right-hand sides vanish as q becomes exact, and so does their noise; where q is far from that, and for
-        one of several modes, the averages of e and ee' themselves are better.
+        Their right-hand sides vanish as q becomes exact, and so does their noise; where q is so far from that that they
+        make no covariance, and for one of several modes, the averages of e and ee' themselves are better.
         """
         G, identity = (self.gradient, np.eye(self.e.shape[1])) if stein else (self.e, 0.0)
         centre = weights @ G
         second = self.e.T @ (weights[:, None] * G)
         spread = identity + 0.5 * (second + second.T) - np.outer(centre, centre)
+        if stein and not np.linalg.eigvalsh(spread)[0] > 0.0:
+            return self.moments(weights, stein=False)
         mean, covariance = self._rest.averaged(weights)
         with_shared = np.zeros((*mean.shape, self.e.shape[1]))
         mean[self.present] = own = np.tensordot(weights, self.mean, axes=1)

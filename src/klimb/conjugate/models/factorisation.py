@@ -22,7 +22,7 @@ from klimb.conjugate import Fitted, fit, gamma, inner, multivariate_normal, norm
 from klimb.conjugate.families import Family, Gamma, MultivariateNormal, Normal
 from klimb.conjugate.means import Predictor
 from klimb.conjugate.variables import NetworkState, Variable
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.infer.result import Iteration
 from klimb.numerics.arrays import Array, as_float
 from klimb.sites.base import Site
@@ -90,6 +90,9 @@ def _entries(i: Any, j: Any, values: Any, name: str, shape: tuple[int, int] | No
     if first.shape != y.shape or second.shape != y.shape or len(y) == 0:
         raise InputError(f"i, j and {name} must be vectors of one length", f"{first.shape}, {second.shape}, {y.shape}",
                          "One entry of the matrix each.")
+    for word, index in (("i", first), ("j", second)):
+        require(index.dtype.kind in "iu", f"{word} must hold whole numbers", f"{index.dtype}",
+                f"Number rows and columns from 0: np.unique({word}, return_inverse=True)[1].")
     return first, second, y, shape or (int(first.max()) + 1, int(second.max()) + 1)
 
 
