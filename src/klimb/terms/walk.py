@@ -206,7 +206,7 @@ def _free_variances(steps: Array, basis: Array) -> Array:
         pushed = _pulled(t, back, loads[:, None] * _pulled(t, back, basis, 1), 1)
     own = own + np.einsum("ij,jk,ik->i", basis, basis.T @ pushed, basis)
     found = own - 2.0 * np.einsum("ij,ij->i", pushed, basis)
-    return np.maximum(found, 1e-15 * np.abs(own) + 1e-300)  # a far node lies on the line, and its own digits are gone
+    return np.asarray(np.maximum(found, 1e-15 * np.abs(own) + 1e-300))  # a node far off is on the line to all digits
 
 
 def _pulled(t: Array, back: Array, loads: Array, power: int) -> Array:
