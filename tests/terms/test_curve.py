@@ -106,6 +106,17 @@ def test_shared_nodes_are_told_and_ranges_that_they_cannot_tell() -> None:
     assert any("spacing=0.1" in note for note in fit.notes)
 
 
+@pytest.mark.parametrize("formula", ["spde(x, spacing=0.5)", "spde(x, x2, spacing=0.5)", "iid(g):spde(x, spacing=0.5)"])
+@pytest.mark.parametrize(("reach", "verdict"), [(0.6, "doubt"), (5.0, "trust")])
+def test_ranges_that_nodes_cannot_tell_are_a_doubt(formula: str, reach: float, verdict: str) -> None:
+    """Under trust, sds were 28 times too large where data stand in two places a million ranges apart."""
+    name = formula.replace(", spacing=0.5", "")
+    data = {"x": X, "y": Y, "x2": np.cos(X), "g": np.arange(len(X)) % 2}
+    fit = klimb.fit(f"y ~ {formula}", data, priors={f"range({name})": f"fixed({reach})", f"sd({name})": "fixed(1)"})
+    assert fit.trust.verdict == verdict
+    assert ("spacing=0.06" in fit.trust.advice) == (verdict == "doubt")
+
+
 def test_noise_has_the_posterior_of_the_exact_process() -> None:
     """Ranges of thousands of times the data are as likely as others."""
     rng = np.random.default_rng(0)

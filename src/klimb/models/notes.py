@@ -226,7 +226,7 @@ def posterior_notes(fit: FormulaFit, priors: Mapping[str, Any] | None) -> tuple[
     found = [text for name, text in _conflicts(fit, given) if name in given or not known]
     doubts = (term.doubt(values) for term, values in zip(fit.linear.terms, fit.linear.values, strict=True))
     return (*apart[:MOST], *found[:MOST], *_held(fit, given), *_limits(fit), *_common(fit), *_unsure(fit),
-            *filter(None, doubts))
+            *(text for times, text in doubts if times > 1.0))
 
 
 def _unsure(fit: FormulaFit) -> Iterator[str]:

@@ -42,6 +42,7 @@ REMAINING = 0.1  # share of a correction that may be left
 SECOND = 1.5  # the same of one to leading order, over its square
 MOST_COMPARED = 4000  # weights
 AT_LIMIT, MASS_AT_LIMIT = 2.0, 0.01  # of theta, from its limits, and the share of a posterior that may lie there
+UNTOLD, MASS_UNTOLD = 2.0, 0.1  # times what a term can tell, and the share of the posterior from where it is a doubt
 NEAR = 3.0  # sds, of both together, up to which a mode counts as shown
 EDGE = 1e-3  # distance from a limit, in theta, at which a hyperparameter counts as lying on it
 WIDE = 1.0  # sd of theta (mostly logs) from which a hyperparameter counts as hardly determined
@@ -62,7 +63,7 @@ def quick_trust(fit: Fit) -> FitTrust:
     if max(left) > 0.0:
         facts += [Fact("largest error of a mean by inducing points", f"{left[0]:.2f} sd"),
                   Fact("largest error of an sd by inducing points", f"{left[1]:.1%}")]
-    judged = (_unfinished(fit) or _unbounded(fit) or _badly_integrated(fit) or _left_out(*left)
+    judged = (_unfinished(fit) or _unbounded(fit) or _untold(fit) or _badly_integrated(fit) or _left_out(*left)
               or _judged(fit, facts, left[1]))
     given = ""
     if fit.mode == "optimise" and fit.model.theta.size and judged.word != "doubt":
@@ -215,6 +216,21 @@ def _unbounded(fit: Fit) -> Verdict | None:
             return Verdict("doubt", float(mass[j]), "share of the posterior at the limits of a hyperparameter",
                            f"The data do not bound {block.names[j]}, whose prior is flat, so its posterior depends "
                            "on the limits of the search. Give it a prior.")
+    return None
+
+
+def _untold(fit: Fit) -> Verdict | None:
+    """Much of the posterior at hyperparameters that the nodes of a field cannot tell."""
+    linear, (points, weights) = getattr(fit, "linear", None), fit.components.marginal_points
+    if linear is None or not linear.sparse:
+        return None
+    several = [linear.moved(theta).values for theta in points]
+    for number in linear.sparse:
+        times, texts = zip(*(linear.terms[number].doubt(values[number]) for values in several), strict=True)
+        far = np.array(times) > UNTOLD
+        if (mass := float(weights @ far)) > MASS_UNTOLD:
+            return Verdict("doubt", mass, "share of the posterior beyond what the nodes of a field can tell",
+                           texts[int(np.argmax(weights * far))])
     return None
 
 

@@ -22,14 +22,15 @@ from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
 from klimb.formula.numeric import Numeric, learn_numeric
 from klimb.numerics.arrays import Array
-from klimb.numerics.lazy import scipy_sparse
+from klimb.numerics.lazy import scipy_linalg, scipy_sparse
 from klimb.priors import PCCorrelation
 from klimb.rows.table import Source
 from klimb.terms.base import Context, Nodes
-from klimb.terms.field import Field, banded, column_positions, grid, on_pattern, symmetric_pattern
+from klimb.terms.field import Field, apart, banded, column_positions, grid, on_pattern, snapped, symmetric_pattern
 from klimb.theta import ParameterBlock
 
 MOST_LAGS = 10
+CLOSE = 1e-9  # of an ordinary step, below which two times are one: a precision has the inverse of the step
 
 
 @stored("term.autoregression")
@@ -55,7 +56,7 @@ class Autoregression(Field):
         lags, expression = int(arguments.get("p", 1)), learn_numeric(arguments["t"], source)
         require(1 <= lags <= MOST_LAGS, f"expected p from 1 to {MOST_LAGS}", str(lags), "1 is ar1(t).")
         times = column_positions(expression, source, whole=lags > 1)
-        nodes = grid(times) if lags > 1 else times
+        nodes = grid(times) if lags > 1 else apart(times, CLOSE * _ordinary(times))
         require(len(nodes) >= lags + 2, f"expected at least {lags + 2} different times",
                 f"{len(nodes)} in {expression}", "Use fewer lags.")
         return (cls(f"{call.function}({arguments['t']})", expression, lags, nodes),)
@@ -99,9 +100,9 @@ class Autoregression(Field):
         lower, weights = np.zeros((p + 1, n)), np.full(n, sd**-2)
         lower[0] = 1.0
         if p == 1:
-            power = _powers(partial[0], np.diff(self.nodes))
-            lower[1, :-1] = -power
-            weights[1:] /= 1.0 - power**2
+            gaps = np.diff(self.nodes)
+            lower[1, :-1] = -_powers(partial[0], gaps)
+            weights[1:] /= _rest(partial[0], gaps)
             return lower, weights
         coefficients, variance = np.zeros(0), 1.0
         for order, psi in enumerate(partial, start=1):
@@ -144,10 +145,14 @@ class Autoregression(Field):
     # -- rows
 
     def block(self, source: Source) -> Nodes:
-        x = self.expression.evaluate(source)
-        left = np.clip(np.searchsorted(self.nodes, x, side="right") - 1, 0, len(self.nodes) - 1)
-        at = self.nodes[left] == x
-        matrix = scipy_sparse.csr_array((np.ones(int(at.sum())), (np.flatnonzero(at), left[at])),
+        x, nodes = snapped(self.expression.evaluate(source)), self.nodes
+        if self.lags > 1:
+            source.check((x == np.round(x)) | np.isnan(x), x, f"{self.name} needs whole-number times",
+                         "Count time in steps.")
+        right = np.clip(np.searchsorted(nodes, x), 1, len(nodes) - 1)
+        closest = np.where(x - nodes[right - 1] < nodes[right] - x, right - 1, right)
+        at = np.abs(x - nodes[closest]) <= CLOSE * _ordinary(nodes)
+        matrix = scipy_sparse.csr_array((np.ones(int(at.sum())), (np.flatnonzero(at), closest[at])),
                                         shape=(len(x), self.size))
         return Nodes(matrix, None if at.all() else np.where(at, np.nan, x))
 
@@ -178,29 +183,40 @@ class Autoregression(Field):
         inside = self.nodes[0] < x < self.nodes[-1]
         if inside:  # order 1, between two nodes
             left = int(np.searchsorted(self.nodes, x)) - 1
-            one, two = _powers(values[1], np.array([x - self.nodes[left], self.nodes[left + 1] - x]))
-            known = 1.0 - (one * two) ** 2
-            return ([left, left + 1], np.array([one * (1.0 - two**2), two * (1.0 - one**2)]) / known,
-                    (1.0 - one**2) * (1.0 - two**2) / known)
-        gap = max(x - self.nodes[-1], self.nodes[0] - x)
+            gaps = np.array([x - self.nodes[left], self.nodes[left + 1] - x])
+            (one, two), (rest, other) = _powers(values[1], gaps), _rest(values[1], gaps)
+            known = rest + one**2 * other
+            return [left, left + 1], np.array([one * other, two * rest]) / known, rest * other / known
+        gap = np.array([max(x - self.nodes[-1], self.nodes[0] - x)])
         ends = [last - j for j in range(p)] if x > self.nodes[-1] else list(range(p))  # a mirror image is as likely
         if p == 1:
-            power = float(_powers(values[1], np.array([gap]))[0])
-            return ends, np.array([power]), 1.0 - power**2
-        coefficients, variance = np.zeros(0), 1.0
+            return ends, _powers(values[1], gap), float(_rest(values[1], gap)[0])
+        coefficients, variance, correlations = np.zeros(0), 1.0, [1.0]
         for psi in values[1:]:
+            correlations.append(float(coefficients @ correlations[:0:-1]) + psi * variance)
             coefficients = np.append(coefficients - psi * coefficients[::-1], psi)
             variance *= 1.0 - psi**2
         companion = np.eye(p, k=-1)
         companion[0] = coefficients
-        state, left_over = np.eye(p), 0.0
-        for _ in range(max(int(np.ceil(gap)), 1)):
-            left_over += variance * state[0, 0] ** 2
-            state = state @ companion
-        return ends, state[0], left_over
+        state = np.linalg.matrix_power(companion, int(gap[0]))[0]
+        return ends, state, 1.0 - float(state @ scipy_linalg.toeplitz(correlations[:p]) @ state)
+
+
+def _ordinary(times: Array) -> float:
+    """A step between times that is no exception."""
+    return float(np.quantile(np.diff(times), 0.75)) if len(times) > 1 else 0.0
 
 
 def _powers(rho: float, gaps: Array) -> Array:
     """rho^gap; a negative rho needs whole-number gaps."""
-    sizes = np.exp(gaps * np.log(max(abs(rho), 1e-300)))
+    sizes = np.exp(gaps * _log(rho))
     return np.asarray(sizes if rho >= 0.0 else sizes * np.where(np.round(gaps) % 2 == 1, -1.0, 1.0))
+
+
+def _rest(rho: float, gaps: Array) -> Array:
+    """1 - rho^(2 gap)."""
+    return np.asarray(-np.expm1(2.0 * gaps * _log(rho)))
+
+
+def _log(rho: float) -> float:
+    return float(np.log(max(abs(rho), 1e-300)))

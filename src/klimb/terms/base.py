@@ -247,9 +247,12 @@ class Term(ABC):
         """What a fit says of what it chose for itself."""
         return ""
 
-    def doubt(self, values: Sequence[Any]) -> str:
-        """What a fit says where the values of its parameters came to lie beyond what it can tell."""
-        return ""
+    def doubt(self, values: Sequence[Any]) -> tuple[float, str]:
+        """How many times the values of its parameters are beyond what it can tell, and what to do; up to 1 it can.
+
+        Above 1 at the best values this is a note of the fit; far above it in much of the posterior, a doubt.
+        """
+        return 0.0, ""
 
     def level_columns(self) -> tuple[str, ...]:
         """The columns that it reads as levels, whatever their type."""

@@ -76,11 +76,10 @@ class MaternCurve(Field):
         return (f"{self.name} has {len(self.nodes):,} nodes, {self.spacing:.2g} apart where the data are dense; "
                 "spacing= chooses another.") if self.spacing else ""
 
-    def doubt(self, values: Sequence[Any]) -> str:
-        if values[1] >= FEW * self.spacing:
-            return ""
-        return (f"range({self.name}) is {values[1]:.2g}, and its nodes are {self.spacing:.2g} or more apart: pass "
-                f"spacing={0.1 * values[1]:.1g}.")
+    def doubt(self, values: Sequence[Any]) -> tuple[float, str]:
+        return FEW * self.spacing / values[1], (
+            f"range({self.name}) is {values[1]:.2g}, and its nodes are {self.spacing:.2g} or more apart: pass "
+            f"spacing={0.1 * values[1]:.1g}.")
 
     def shape_parameters(self, context: Context) -> tuple[ParameterBlock, ...]:
         typical = TYPICAL * self._extent

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from klimb._stan import StanDefinition, StanPart, StanScope, said
-from klimb.errors import InputError, require
+from klimb.errors import InputError
 from klimb.formula.numeric import Numeric
 from klimb.latents.weights_posterior import Moments
 from klimb.numerics.arrays import Array
@@ -28,8 +28,7 @@ from klimb.theta import ParameterBlock
 STEP = 1e-5  # relative, of differences of the entries of a precision: they are smooth, known to all digits, and cheap
 MOST_WRITTEN = 1500  # nodes of a field in a program in Stan
 FLAT = 1e3  # prior sd, in units of the spread of f, of directions that an intrinsic field leaves free
-MOST_NODES = 5_000_000
-CLOSE = 1e-4  # of the mean step, below which two positions have one node: second differences lose its cube in digits
+MOST_NODES, MOST_EMPTY = 5_000_000, 1_000_000  # of whole-number positions, and where they are more than twice the data
 
 
 class Field(Term):
@@ -278,11 +277,37 @@ def column_positions(expression: Numeric, source: Source, *, whole: bool = False
     if source.kept is not None and source.weights is not None:  # a row of weight 0 is not there
         there &= np.isin(np.arange(source.frame.n), source.kept)
     every = Source(source.frame, np.flatnonzero(there))
-    positions = expression.evaluate(every)
+    positions = snapped(expression.evaluate(every))
     if whole:
         every.check(positions == np.round(positions), positions, f"expected whole-number times in {expression}",
                     "Count time in steps.")
     return np.unique(positions)
+
+
+def snapped(positions: Array) -> Array:
+    """Whole numbers where all are whole but for rounding.
+
+    >>> snapped(np.array([10.0 * 0.3, 1.1 * 10.0, 2.0]))
+    array([ 3., 11.,  2.])
+    """
+    whole = np.round(positions)
+    near = np.abs(positions - whole) <= 1e-9 + 4.0 * np.finfo(float).eps * np.abs(positions)
+    return np.where(near | np.isnan(positions), whole, positions)
+
+
+def apart(positions: Array, closest: float) -> Array:
+    """Sorted positions without those that are this close to the last one that is kept.
+
+    >>> apart(np.array([0.0, 1.0, 1.3, 1.6, 2.1, 3.0]), 0.5)
+    array([0. , 1. , 1.6, 3. ])
+    """
+    if not (np.diff(positions) <= closest).any():
+        return positions
+    kept, last = np.zeros(len(positions), dtype=bool), -np.inf
+    for place, position in enumerate(positions.tolist()):
+        if position - last > closest:
+            kept[place], last = True, position
+    return positions[kept]
 
 
 def grid(positions: Array) -> Array:
@@ -295,8 +320,12 @@ def grid(positions: Array) -> Array:
     if not len(positions):
         return positions
     if (positions != np.round(positions)).any():
-        return positions[np.diff(positions, prepend=-np.inf) > CLOSE * np.ptp(positions) / len(positions)]
-    count = positions[-1] - positions[0] + 1.0
-    require(count <= MOST_NODES, f"whole-number positions may span {MOST_NODES:,} steps", f"{count:,.0f}",
-            "Divide the column by its natural step.")
+        return positions
+    count, most = positions[-1] - positions[0] + 1.0, min(max(MOST_EMPTY, 2 * len(positions)), MOST_NODES)
+    if count > most:
+        step = float(np.gcd.reduce(np.diff(positions).astype(np.int64))) if count < 2.0**62 else 1.0
+        raise InputError(f"{len(positions):,} whole-number positions may span {most:,} steps", f"{count:,.0f}",
+                         f"Divide the column by {step:,.0f}." if step > 1.0 else
+                         "Divide the column by its natural step. In rw1 and rw2 numbers that are not whole (t + 0.5) "
+                         "have a node each.")
     return np.arange(positions[0], positions[-1] + 0.5)

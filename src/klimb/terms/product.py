@@ -175,6 +175,9 @@ class FieldProduct(Field):
             all_of *= m if root is None else m + (root**2).sum(axis=1)
         return np.asarray(values[0] * np.sqrt(np.maximum(all_of - known, 0.0)))[:, None]
 
+    def doubt(self, values: Sequence[Any]) -> tuple[float, str]:
+        return max(factor.doubt(own) for factor, own in zip(self._factors, self._values(values), strict=True))
+
     def note(self) -> str:
         return " ".join(filter(None, (factor.note() for factor in self._factors)))
 

@@ -23,7 +23,7 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_linalg, scipy_sparse
 from klimb.rows.table import Source
 from klimb.terms.base import Context, Nodes, TermBlock
-from klimb.terms.field import FLAT, Innovations, IntrinsicField, banded, column_positions, grid
+from klimb.terms.field import FLAT, Innovations, IntrinsicField, banded, column_positions, grid, snapped
 from klimb.theta import ParameterBlock
 
 MOST_PERIOD = 1000
@@ -85,7 +85,7 @@ class Seasonal(IntrinsicField):
     # -- rows
 
     def block(self, source: Source) -> Nodes:
-        x = self.expression.evaluate(source)
+        x = snapped(self.expression.evaluate(source))
         whole = np.round(x)
         source.check(whole == x, x, f"{self.name} needs whole-number times", "Count time in steps.")
         step = (whole - self.nodes[0]).astype(np.intp)

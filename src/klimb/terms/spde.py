@@ -88,11 +88,10 @@ class MaternField(Field):
         return (f"{self.name} has a mesh of {len(self.nodes):,} nodes, {self.spacing:.2g} apart where the data are "
                 "dense; spacing= chooses another.")
 
-    def doubt(self, values: Sequence[Any]) -> str:
-        if values[1] >= FEW * self.spacing:
-            return ""
-        return (f"range({self.name}) is {values[1]:.2g}, and triangles of the mesh have sides of {self.spacing:.2g} or "
-                f"more: pass spacing={0.1 * values[1]:.1g}.")
+    def doubt(self, values: Sequence[Any]) -> tuple[float, str]:
+        return FEW * self.spacing / values[1], (
+            f"range({self.name}) is {values[1]:.2g}, and triangles of the mesh have sides of {self.spacing:.2g} or "
+            f"more: pass spacing={0.1 * values[1]:.1g}.")
 
     def shape_parameters(self, context: Context) -> tuple[ParameterBlock, ...]:
         typical = TYPICAL * self.extent
@@ -151,17 +150,18 @@ class MaternField(Field):
         return kappa, 1.0 / (4.0 * np.pi * (kappa * values[0]) ** 2)
 
     @cached_property
-    def _latest(self) -> dict[float, Any]:
+    def _latest(self) -> dict[float, tuple[Any, Array]]:
         return {}
 
-    def _factor(self, kappa: float) -> Any:
-        """Of K; the latest one is remembered, because prior and gradient ask for it."""
+    def _solved(self, kappa: float) -> tuple[Any, Array]:
+        """The factor of K, and K^-1 of the pair; the latest are remembered, because prior and gradient ask for them."""
         if kappa not in self._latest:
             symbolic, G, masses, diagonal = self._operator
             data = G.copy()
             data[diagonal] += kappa**2 * masses
+            factor = symbolic.factor(data)
             self._latest.clear()
-            self._latest[kappa] = symbolic.factor(data)
+            self._latest[kappa] = factor, factor.solve(self._pair)
         return self._latest[kappa]
 
     @cached_property
@@ -172,17 +172,22 @@ class MaternField(Field):
         unit[:, 1] = self._mesh.rows(self.nodes[[self._middle]])[0].toarray()[0]
         return unit
 
-    def _edge(self, kappa: float) -> tuple[Array, Array]:
-        """Variances in units of sd^2 of the node in the middle, as the mesh has it and as it should be; their slopes.
+    def _edge(self, kappa: float) -> Array:
+        """Variances in units of sd^2 of the node in the middle, as the mesh has it and as it should be.
 
-        Slopes are those in log kappa. What f has there beyond sd^2 comes from the edge of the mesh.
+        What f has there beyond sd^2 comes from the edge of the mesh.
         """
-        factor, masses = self._factor(kappa), self._operator[2][:, None]
-        X = factor.solve(self._pair)
+        X, masses = self._solved(kappa)[1], self._operator[2][:, None]
         node, row = 4.0 * np.pi * kappa**2 * (X * masses * X).sum(axis=0)
-        slopes = 2.0 * np.array([node, row])
-        slopes -= 16.0 * np.pi * kappa**4 * (X * masses * factor.solve(masses * X)).sum(axis=0)
-        return np.array([node, node - row + 1.0]), np.array([slopes[0], slopes[0] - slopes[1]])
+        return np.array([node, node - row + 1.0])
+
+    def _edge_slopes(self, kappa: float) -> Array:
+        """Those of ``_edge`` in log kappa."""
+        (factor, X), masses = self._solved(kappa), self._operator[2][:, None]
+        pulled = masses * X
+        slopes = 8.0 * np.pi * kappa**2 * (X * pulled).sum(axis=0)
+        slopes -= 16.0 * np.pi * kappa**4 * (pulled * factor.solve(pulled)).sum(axis=0)
+        return np.array([slopes[0], slopes[0] - slopes[1]])
 
     @cached_property
     def _at_level(self) -> int:
@@ -193,20 +198,20 @@ class MaternField(Field):
     def entries(self, values: Sequence[Any]) -> tuple[Array, float]:
         """With the precision of the level changed, so that f has the variance sd^2 in the middle."""
         kappa, tau2 = self._rates(values)
-        (_, C, G, square), ((edge, own), _) = self._parts, self._edge(kappa)
+        (_, C, G, square), (edge, own) = self._parts, self._edge(kappa)
         data = tau2 * (kappa**4 * C + 2.0 * kappa**2 * G + square)
         data[self._at_level] += (1.0 / own - 1.0 / edge) / values[0] ** 2
-        logdet = self.size * np.log(tau2) + 2.0 * self._factor(kappa).logdet - np.log(self._operator[2]).sum()
+        logdet = self.size * np.log(tau2) + 2.0 * self._solved(kappa)[0].logdet - np.log(self._operator[2]).sum()
         return data, float(logdet + np.log(edge / own))
 
     def slopes(self, values: Sequence[Any]) -> list[tuple[Array, float]]:
         """By traces: d log det K / d kappa = 2 kappa sum_i C_i (K^-1)_ii, and d kappa / d range = -kappa / range."""
         kappa, tau2 = self._rates(values)
-        (_, C, _, square), (edge, slopes) = self._parts, self._edge(kappa)
+        (_, C, _, square), edge, slopes = self._parts, self._edge(kappa), self._edge_slopes(kappa)
         _, _, masses, diagonal = self._operator
         by_kappa = 2.0 * tau2 * (kappa**4 * C - square)  # times kappa
         by_kappa[self._at_level] += float(np.diff(-slopes / edge**2)[0]) / values[0] ** 2
-        trace = float(masses @ self._factor(kappa).inverse_entries[diagonal])
+        trace = float(masses @ self._solved(kappa)[0].inverse_entries[diagonal])
         logdet_by_kappa = 4.0 * kappa**2 * trace - 2.0 * self.size - float(np.diff(slopes / edge)[0])
         return [(-2.0 / values[0] * self.entries(values)[0], -2.0 * self.size / values[0]),
                 (-by_kappa / values[1], -logdet_by_kappa / values[1])]
@@ -241,7 +246,7 @@ class MaternField(Field):
 
     def standardised(self, values: Sequence[Any], weights: Array) -> Array:
         (kappa, tau2), (T, sizes), masses = self._rates(values), self._modes, self._operator[2]
-        factor, (edge, own) = self._factor(kappa), self._edge(kappa)[0]
+        factor, (edge, own) = self._solved(kappa)[0], self._edge(kappa)
         share = factor.solve(masses * factor.solve(self._pair[:, 0]))
         level = weights[..., self._middle]
         field = weights @ self._level.T.toarray()

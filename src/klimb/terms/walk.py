@@ -23,13 +23,14 @@ from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
 from klimb.formula.numeric import Numeric, learn_numeric
 from klimb.latents.linear import side_by_side
-from klimb.linalg.chains import solve_band
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_sparse
 from klimb.rows.table import Source
 from klimb.terms.base import Context, Nodes, TermBlock
-from klimb.terms.field import FLAT, Innovations, IntrinsicField, banded, column_positions, grid
+from klimb.terms.field import FLAT, Innovations, IntrinsicField, apart, banded, column_positions, grid
 from klimb.theta import ParameterBlock
+
+CLOSE = 1e-11  # variance of what a step adds at sd 1, below which its nodes are one: precisions lose as many digits
 
 _ARGUMENTS = (Parameter("t", "numeric"), Parameter("cyclic", "flag", False))
 
@@ -56,7 +57,7 @@ class Walk(IntrinsicField):
         """Nodes at all positions of the column, those of rows without a response included."""
         arguments, order = bind(call), int(call.function[-1])
         expression = learn_numeric(arguments["t"], source)
-        nodes = grid(column_positions(expression, source))
+        nodes = _kept(grid(column_positions(expression, source)), order)
         fewest = order + (2 if arguments["cyclic"] else 1)
         require(len(nodes) >= fewest, f"expected at least {fewest} different positions for {call.function}()",
                 f"{len(nodes)} in {expression}", f"Use {expression} itself.")
@@ -103,7 +104,7 @@ class Walk(IntrinsicField):
         matrix = scipy_sparse.csr_array((values[kept], (rows[kept], columns[kept])), shape=(n, len(self.nodes)))
         if self._with_line:
             matrix = side_by_side([matrix, self._line(x)[:, None]])
-        return Nodes(matrix, np.maximum(np.maximum(x - self.nodes[-1], self.nodes[0] - x), 0.0))
+        return Nodes(matrix, np.maximum(x - self.nodes[-1], 0.0) + np.minimum(x - self.nodes[0], 0.0))
 
     def at_nodes(self) -> tuple[Any, Any]:
         rows: Any = scipy_sparse.eye_array(len(self.nodes), format="csr")
@@ -115,12 +116,18 @@ class Walk(IntrinsicField):
         return np.asarray((x - self.nodes.mean()) / self.nodes.std())
 
     def new(self, block: Nodes, values: Sequence[Any]) -> Array | None:
-        """Beyond the ends the walk goes on: h steps add h (rw1) or about h^3 / 3 (rw2) innovations' variances."""
+        """Beyond the ends the walk goes on, by steps like the last one: h steps add h (rw1) or h (h + 1) (2 h + 1) / 6.
+
+        Less than a step is one step of its own.
+        """
         if self.cyclic or not block.beyond.any():
             return None
-        h = block.beyond / float(np.diff(self.nodes).mean())
-        grown = h if self.order == 1 else h * (h + 1.0) * (2.0 * h + 1.0) / 6.0
-        return np.asarray(values[0] * np.sqrt(grown / self.innovations.scale))[:, None]
+        steps, h = np.diff(self.nodes), np.abs(block.beyond)
+        if self.order == 2:
+            last = np.where(block.beyond > 0.0, steps[-1], steps[0])
+            h = np.where(h < last, 0.5 * h**2 * (h + last), h * (h + last) * (2.0 * h + last) / 6.0)
+        mean = float(steps.mean())
+        return np.asarray(values[0] * np.sqrt(h / (self.innovations.scale * mean ** (2 * self.order - 1))))[:, None]
 
 
 def between(x: Array, nodes: Array, cyclic: bool) -> tuple[Any, Array]:
@@ -148,45 +155,66 @@ def _differences(nodes: Array, order: int) -> Any:
 
 def _path(nodes: Array, order: int) -> Innovations:
     """D'D, scaled. With the first nodes held at 0 the others' D is a triangle, which stays exact at any length."""
-    n = len(nodes)
     steps = np.diff(nodes)
-    positions = (nodes - nodes.mean()) / steps.mean()
+    steps = steps / steps.mean()
+    positions = np.append(0.0, np.cumsum(steps))
     D = _differences(positions, order)
-    null = np.column_stack([np.ones(n), positions])[:, :order]
-    basis, triangle = np.linalg.qr(null)
-    scale = float(np.exp(np.log(_free_variances(D, basis, order)).mean()))
-    diagonal = D.diagonal(order)  # of the triangle
-    logdet = 2.0 * float(np.log(np.abs(diagonal)).sum() + np.log(np.abs(np.diagonal(triangle))).sum()
-                         - np.linalg.slogdet(null[:order])[1])
-    return Innovations(np.sqrt(scale) * D, basis.T, logdet + (n - order) * float(np.log(scale)), scale)
+    basis, triangle = _unknown(positions, order)
+    scale = _scale(steps, basis)
+    logdet = 2.0 * float(np.log(np.abs(D.diagonal(order))).sum() + np.log(np.abs(np.diagonal(triangle))).sum())
+    logdet += (len(nodes) - order) * float(np.log(scale))
+    if order == 2:  # the determinant of level and line at the nodes that are held
+        logdet -= 2.0 * float(np.log(steps[0]))
+    return Innovations(np.sqrt(scale) * D, basis.T, logdet, scale)
 
 
-def _free_variances(D: Any, basis: Array, order: int) -> Array:
-    """Variances of the nodes at sd 1, without level and line: diag((I - N N') G (I - N N')), G = D_z^-1 D_z^-T."""
-    n = D.shape[1]
-    band = np.zeros((order + 1, n - order))
-    for j in range(order + 1):
-        band[j, : n - order - j] = D.diagonal(order - j)[j:]
-    pushed = np.zeros_like(basis)
-    pushed[order:] = solve_band(band, solve_band(band, basis[order:], transpose=True), transpose=False)
-    own = np.zeros(n)
-    own[order:] = _triangle_variances(band)
-    middle = basis.T @ pushed
-    return np.asarray(own - 2.0 * np.einsum("ij,ij->i", pushed, basis) + np.einsum("ij,jk,ik->i", basis, middle, basis))
+def _kept(nodes: Array, order: int) -> Array:
+    """Nodes that are not so close to each other that they are the same to the walk; whole numbers are all kept."""
+    if len(nodes) <= order or (nodes == np.round(nodes)).all():
+        return nodes
+    steps = np.diff(nodes)
+    mean = steps.mean()
+    scale = _scale(steps / mean, _unknown((nodes - nodes[0]) / mean, order)[0])
+    return apart(nodes, mean * (CLOSE * scale) ** (1.0 / (2 * order - 1)))
 
 
-def _triangle_variances(band: Array) -> Array:
-    """The diagonal of T^-1 T^-T for a lower triangular band matrix T of one or two bands below the diagonal."""
-    n = band.shape[1]
-    out, first, second = np.empty(n), [0.0, *band[1, :-1].tolist()], [0.0] * n
-    if len(band) > 2:
-        second = [0.0, 0.0, *band[2, :-2].tolist()][:n]
-    one = two = cross = 0.0  # variances of the last node and of the one before, and their covariance
-    for i, (diagonal, b, c) in enumerate(zip(band[0].tolist(), first, second, strict=True)):
-        variance = (1.0 + b * b * one + c * c * two + 2.0 * b * c * cross) / (diagonal * diagonal)
-        cross, two, one = -(b * one + c * cross) / diagonal, one, variance
-        out[i] = variance
-    return out
+def _unknown(positions: Array, order: int) -> tuple[Array, Array]:
+    """An orthonormal basis of the level, and of the line, and what they are in it."""
+    null = np.column_stack([np.ones(len(positions)), positions - positions.mean()])[:, :order]
+    return np.linalg.qr(null)
+
+
+def _scale(steps: Array, basis: Array) -> float:
+    """The geometric mean of the variances of the nodes."""
+    return float(np.exp(np.log(_free_variances(steps, basis)).mean()))
+
+
+def _free_variances(steps: Array, basis: Array) -> Array:
+    """Variances of the nodes at sd 1 without level and line: diag((I - N N') G (I - N N')).
+
+    G is the covariance of a walk that is 0 at its first node, of second order at its last one as well, where it is a
+    string under white noise: G = B diag(m) B, B_ij = t_i (E - t_j) / E for i <= j, m_i the mean of the steps beside i.
+    """
+    t = np.append(0.0, np.cumsum(steps))
+    if basis.shape[1] == 1:
+        own, pushed = t, np.append(0.0, np.cumsum(steps * np.cumsum(basis[:0:-1, 0])[::-1]))[:, None]
+    else:
+        back = np.append(np.cumsum(steps[::-1])[::-1], 0.0)  # to the end
+        loads = 0.5 * np.append(steps, 0.0) + 0.5 * np.append(0.0, steps)
+        loads[[0, -1]] = 0.0
+        own = _pulled(t, back, loads[:, None], 2)[:, 0]
+        pushed = _pulled(t, back, loads[:, None] * _pulled(t, back, basis, 1), 1)
+    own = own + np.einsum("ij,jk,ik->i", basis, basis.T @ pushed, basis)
+    found = own - 2.0 * np.einsum("ij,ij->i", pushed, basis)
+    return np.asarray(np.maximum(found, 1e-15 * np.abs(own) + 1e-300))  # a node far off is on the line to all digits
+
+
+def _pulled(t: Array, back: Array, loads: Array, power: int) -> Array:
+    """The sum over nodes j of B_ij^power loads_j."""
+    left, right = (t / t[-1])[:, None] ** power, (back / t[-1])[:, None] ** power
+    before = np.cumsum(left * loads, axis=0)
+    after = np.cumsum((right * loads)[::-1], axis=0)[::-1] - right * loads
+    return np.asarray(t[-1] ** power * (right * before + left * after))
 
 
 def _cycle(nodes: Array, order: int) -> Innovations:
