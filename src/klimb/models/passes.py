@@ -29,11 +29,11 @@ from klimb.models.progress import Watched
 from klimb.models.row_gradients import add_features
 from klimb.models.streamed_classes import PassedWeights, class_sums, solved_classes
 from klimb.numerics.arrays import Array
-from klimb.numerics.dense import threads_for
 from klimb.rows.blocks import BlockEngine, RowBlock
 from klimb.rows.checkpoint import Checkpoint
 from klimb.rows.frames import Frame
-from klimb.rows.table import complete_rows
+from klimb.rows.passed import mapped
+from klimb.rows.reader import PieceReader, placed
 from klimb.terms.base import Placed
 from klimb.terms.encoder import Encoded, Encoder
 
@@ -58,9 +58,8 @@ class BlockReader:
 
     def encoded(self, block: RowBlock) -> Iterator[tuple[Frame, Encoded]]:
         """Some rows at a time, and the columns of those that are complete."""
-        for frame in block.frames(self.names(), self.rows):
-            weights = None if self.weights is None else frame.read(self.weights).number
-            source, dropped = complete_rows(frame, list(self.names()), self.encoder.missing, weights=weights)
+        for frame, source, dropped in PieceReader(self.names(), self.weights, self.encoder.missing,
+                                                  self.rows).sources(block):
             if source.n:
                 yield frame, self.encoder.blocks(source, dropped, response=True)
 
@@ -74,7 +73,7 @@ class BlockReader:
 
     def each(self, work: Callable[[LinearRows, Observed], Any], block: RowBlock) -> list[Any]:
         """What ``work`` makes of the rows of a block, some at a time."""
-        with threads_for(0), np.errstate(over="ignore", invalid="ignore"):
+        with placed(block):
             return [work(rows, data) for rows, data in self.pieces(block)]
 
     def summed(self, work: Callable[[LinearRows, Observed], SiteSums], block: RowBlock) -> SiteSums | None:
@@ -133,7 +132,7 @@ class RowPasses:
 
     def mapped(self, function: Callable[[Any], Any]) -> Iterable[Any]:
         """function(block) for every block, in order."""
-        return map(function, self.blocks) if self.engine is None else self.engine.map(function, self.blocks)
+        return mapped(self.engine, function, self.blocks)
 
     def summed(self, function: Callable[[RowBlock], SiteSums | None], n_levels: int, *identity: Any) -> SiteSums:
         """The sum of function(block) over all blocks; by ``identity`` from the checkpoint, where it is there."""
