@@ -40,13 +40,12 @@ class NumberFacts:
         low, high = float(values.min()), float(values.max())
         size = max(abs(low), abs(high)) or 1.0
         whole = not (values[:1000] % 1.0).any() and bool((values == np.floor(values)).all())
-        scaled = values / size
-        counts = np.ones(len(values)) if weights is None else weights
-        total = float(counts.sum())
-        centre = float(counts @ scaled) / total
-        deviation = scaled - centre
-        centre += float(counts @ deviation) / total
-        spread = sqrt(float(counts @ deviation**2)) * size if low < high else 0.0
+        away, total = values / size, float(len(values)) if weights is None else float(weights.sum())
+        centre = float(away.sum() if weights is None else weights @ away) / total
+        away -= centre
+        centre += float(away.sum() if weights is None else weights @ away) / total
+        squares = float(away @ away if weights is None else weights @ away**2)
+        spread = sqrt(squares) * size if low < high else 0.0
         return cls(total, centre * size if low < high else low, spread, low, high, whole)
 
     def plus(self, other: "NumberFacts") -> "NumberFacts":
