@@ -41,7 +41,7 @@ MOST_KNOWN = 4  # fits that others may start from
 FAR = 1e-2  # tolerance of what is done with a cheaper oracle, where a site has one
 # The same with one variance for many rows, which takes q off by about D / sqrt(n) of its sd; how many rows in units of
 # D^2 that asks for; and which rows give the variance.
-NEAR, WIDE, EVERY = 0.3, 100.0, 16
+NEAR, WIDE, EVERY = 0.3, 100.0, 64
 INNER = 1e-11  # tolerance of a fit of few rows, where priors of weights are no Gaussians
 ENOUGH, ROUGH = 10, 1e-3  # rows of a sample for each column, and tolerance, of a fit that a start is taken from
 

@@ -13,6 +13,7 @@ from functools import partial, reduce
 
 import numpy as np
 
+from klimb.errors import InputError
 from klimb.formula.factors import LeftSide
 from klimb.likelihoods import Left, Likelihood, Observed
 from klimb.numerics.arrays import Array, Index, slices
@@ -79,13 +80,23 @@ def _responses(response: LeftSide, family: Likelihood, source: Source) -> Respon
     return Responses(found.table, found.counts, found.first, numbers)
 
 
+def _read(response: LeftSide, family: Likelihood, source: Source) -> bool:
+    family.read(_left(response, source))
+    return True
+
+
 def few_responses(response: LeftSide, family: Likelihood, source: PassedSource) -> Observed:
     """Few responses that stand for all, by a pass over the columns of the left side."""
     found: Responses = source.folded(partial(_responses, response, family), Responses.plus, response.columns)
     if found.table is not None:
         values, status = (found.table[:, :-1], found.table[:, -1]) if response.kind == "times" else (found.table, None)
         values = values if response.kind == "trials" else values[:, 0]
-        return family.read(Left(response.name, values, response.levels, found.first, status), found.counts)
+        try:
+            return family.read(Left(response.name, values, response.levels, found.first, status), found.counts)
+        except InputError:
+            if family.response == "binary":  # some rows alone may say in which file they are
+                source.folded(partial(_read, response, family), min, response.columns)
+            raise
     own = found.numbers[""]
     median = own.mean
     if family.by_median and response.expression is not None:

@@ -26,7 +26,7 @@ from klimb.models.components import Components
 from klimb.models.linear import LinearModel
 from klimb.models.linear_parts import LinearRows, check_size
 from klimb.models.model import HyperMode, Listen
-from klimb.models.notes import collinear_notes, data_notes
+from klimb.models.notes import collinear_notes, data_notes, factor_notes
 from klimb.models.passes import BlockReader, RowPasses, solved, standing_for
 from klimb.models.reduction import finished
 from klimb.models.responses import few_responses
@@ -257,6 +257,7 @@ def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weight
     encoder = learn_terms(parsed, parts, source, predictors, missing)
     assert encoder.response is not None
     observed = few_responses(encoder.response, family, source)
+    list(factor_notes(encoder, observed, source.frame))  # an error before a level for each row has a column
     if family.response == "classes" and any(term.kind == "gp" for term in encoder.terms):
         raise InputError("rows that are not in memory need a family with one latent value per row for gp(x)",
                          family.name, "Write s(x) for a curve, fit two classes at a time as bernoulli "
@@ -270,9 +271,10 @@ def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weight
     moments, sample = learnt_moments(reader, passes, min(1.0, SAMPLE / table.n))
     encoder = with_medians(encoder, sample)
     blocks, shares = rows_with(moments, encoder)
-    notes = notes_on(encoder, moments, table, sample, family, observed, weights)
+    learnt_family, bare = family, encoder
     terms, family, printed = with_priors(encoder, blocks, shares, observed, family, priors)
     encoder = replace(encoder, terms=terms)
+    notes = notes_on(bare, encoder, moments, source.frame, sample, learnt_family, observed, weights)
     kept = None if checkpoint is None else Checkpoint(checkpoint, (
         parsed.text, family.label, missing, printed, [block.identity() for block in table.blocks]))
     passes = replace(passes, encoder=encoder, checkpoint=kept)
@@ -339,16 +341,18 @@ def with_medians(encoder: Encoder, sample: Frame) -> Encoder:
     return replace(encoder, variables=tuple(variables))
 
 
-def notes_on(encoder: Encoder, moments: Sequence[MatrixMoments | None], table: RowTable, sample: Frame,
+def notes_on(bare: Encoder, encoder: Encoder, moments: Sequence[MatrixMoments | None], kinds: Frame, sample: Frame,
              family: Likelihood, observed: Observed, weights: str | None) -> tuple[str, ...]:
-    """What a fit in memory says of its data, from moments and responses of all rows and columns of the sample."""
-    encoded = _encoded(encoder, sample, weights)
+    """What a fit in memory says of its data, from moments and responses of all rows and columns of the sample.
+
+    Columns are looked at before priors move them, by ``bare``; ``kinds`` is a frame that says of what type they are.
+    """
+    encoded = _encoded(bare, sample, weights)
     assert encoded.left is not None
-    first = table.first(BlockReader(encoder, None, weights, 1).names())
     own = moments[0]
-    alike = [] if own is None else collinear_notes(encoded, encoder, moment_rows(own, len(own.mean))[1])
+    alike = [] if own is None else collinear_notes(encoded, bare, moment_rows(own, len(own.mean))[1])
     few = family.read(encoded.left, encoded.weights)
-    return data_notes(encoder, encoded, few, family, first, alike, observed)
+    return data_notes(encoder, encoded, few, family, kinds, alike, observed)
 
 
 def _encoded(encoder: Encoder, sample: Frame, weights: str | None) -> Encoded:

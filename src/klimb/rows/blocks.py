@@ -71,10 +71,6 @@ class RowTable(ABC):
     def whole(self, names: Sequence[str]) -> Frame:
         """All rows of some columns, in memory."""
 
-    def first(self, names: Sequence[str]) -> Frame:
-        """The first row of some columns, which says of what type these are."""
-        return next(iter(self.blocks[0].frames(names, 1)))
-
 
 @dataclass(frozen=True, eq=False)
 class ArrayBlock:
@@ -322,14 +318,8 @@ class HeldTable(RowTable):
         self.blocks: Any = [HeldBlock(block.data, block.number, own) for block, own in zip(blocks, known, strict=True)]
 
     def whole(self, names: Sequence[str]) -> Frame:
-        return read_frame(self._gathered(names))
-
-    def first(self, names: Sequence[str]) -> Frame:
-        return read_frame(self._gathered(names, 1).slice(0, 1))
-
-    def _gathered(self, names: Sequence[str], most: int | None = None) -> Any:
-        return pa.concat_tables(self.engine.map(partial(chosen, tuple(names)), self.blocks[:most]),
-                                promote_options="permissive")
+        parts = self.engine.map(partial(chosen, tuple(names)), self.blocks)
+        return read_frame(pa.concat_tables(parts, promote_options="permissive"))
 
 
 def chosen(names: Sequence[str], block: TableBlock) -> Any:

@@ -67,6 +67,7 @@ class PassedSource(Source):
         require(found, "data with at least one row", "no rows", "Check how the data were read.")
         facts = reduce(TableFacts.plus, found)
         gaps = {name: own.missing for name, own in facts.columns.items() if own.missing}
+        require(facts.rows or gaps, "some weight must be positive", "none", "Rows with weight 0 are left out.")
         if not facts.rows:
             raise no_complete_row(table.n, [f"{name!r}: {count(n, 'row')}" for name, n in gaps.items()])
         frame = Frame(None, "dict", table.columns, table.n, lambda name: facts.columns[name].column())
