@@ -94,7 +94,7 @@ def few_responses(response: LeftSide, family: Likelihood, source: PassedSource) 
         try:
             return family.read(Left(response.name, values, response.levels, found.first, status), found.counts)
         except InputError:
-            if family.response == "binary":  # some rows alone may say in which file they are
+            if family.response == "binary" and response.kind == "number":  # some rows alone may tell where they are
                 source.folded(partial(_read, response, family), min, response.columns)
             raise
     own = found.numbers[""]

@@ -44,6 +44,7 @@ from klimb.rows.checkpoint import Checkpoint
 from klimb.rows.distinct import content_shares
 from klimb.rows.frames import Frame, read_frame
 from klimb.rows.passed import PassedSource
+from klimb.rows.quantiles import counted_quantile
 from klimb.rows.reader import PieceReader, placed
 from klimb.rows.summaries import MatrixMoments
 from klimb.rows.table import complete_rows
@@ -106,11 +107,17 @@ def learnt_moments(reader: BlockReader, passes: RowPasses, share: float) -> tupl
     """Of all rows, and the sample: one pass."""
     total: list[MatrixMoments | None] | None = None
     sample: list[dict[str, Array]] = []
-    for own, some in passes.mapped(partial(block_moments, reader, share)):
-        sample += some
-        total = own if total is None else total if own is None else _together(total, own)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for own, some in passes.mapped(partial(block_moments, reader, share)):
+            sample += some
+            total = own if total is None else total if own is None else _together(total, own)
     if total is None:
         raise InputError("at least one complete row", "none", "Fill values in, or leave columns with gaps out.")
+    for term, found in zip(reader.encoder.terms, total, strict=True):
+        if found is not None and not np.isfinite(found.squares).all():
+            raise InputError("columns whose squares have a sum over all rows", f"numbers up to "
+                             f"{max(np.abs(found.low).max(), np.abs(found.high).max()):.3g} in {term.name!r}",
+                             "Rescale the column: standardize(x), or another unit.")
     columns = {name: np.concatenate([part[name] for part in sample]) for name in reader.names()} if sample else {}
     return total, read_frame(columns)
 
@@ -243,11 +250,11 @@ def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weight
     parts, targets, predictors = needed(parsed, table.columns)
     require(missing != "predict", 'rows that are not in memory need missing="drop" or "error"', '"predict"',
             "Predict for a frame of these rows after the fit.")
-    odd = next((kind for kind in map(term_of, parts.others) if kind.kind not in KINDS), None)
+    odd = next((part for part in parts.others if term_of(part).kind not in KINDS), None)
     if odd is not None:
         raise InputError("rows that are not in memory may have terms with columns of their own: "
-                         f"{', '.join(KINDS)}", odd.kind, "Write s(x) for a curve, gp(x) for a field. Or leave the "
-                         "term out, or fit a sample of the rows.")
+                         f"{', '.join(KINDS)}", parsed.text[slice(*odd.span)], "Write s(x) for a curve, gp(x) for a "
+                         "field. Or leave the term out, or fit a sample of the rows.")
     names = tuple(dict.fromkeys([*targets, *predictors]))
     budget = replace(budget, sample=min(SAMPLE, table.n), block=max(
         block.size([*names, *([weights] if weights is not None else [])]) for block in table.blocks))
@@ -269,7 +276,7 @@ def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weight
     width = len(encoder.fixed.every_name) + sum(term.size for term in encoder.terms[1:] if not isinstance(term, Group))
     reader = replace(reader, rows=budget.rows(width))
     moments, sample = learnt_moments(reader, passes, min(1.0, SAMPLE / table.n))
-    encoder = with_medians(encoder, sample)
+    encoder = with_medians(encoder, sample, weights)
     blocks, shares = rows_with(moments, encoder)
     learnt_family, bare = family, encoder
     terms, family, printed = with_priors(encoder, blocks, shares, observed, family, priors)
@@ -330,13 +337,14 @@ class Streamed:
         return solve(model, replace(self.sample, sampled_from=0), hyper="fixed")
 
 
-def with_medians(encoder: Encoder, sample: Frame) -> Encoder:
+def with_medians(encoder: Encoder, sample: Frame, weights: str | None) -> Encoder:
     """Numeric columns are typically what they are in the sample."""
+    counts = None if weights is None else sample.read(weights).number
     variables = []
     for own in encoder.variables:
         median = own.median
         if own.kind == "number" and sample.n:
-            median = float(np.clip(np.nanmedian(sample.read(own.name).number), own.minimum, own.maximum))
+            median = float(counted_quantile(sample.read(own.name).number, counts, 0.5))
         variables.append(replace(own, median=float(np.floor(median)) if own.whole else median))
     return replace(encoder, variables=tuple(variables))
 
