@@ -1,6 +1,6 @@
 """Formula fits of rows that are not in memory: what the terms learn, their priors, the fit by passes, the verdict.
 
-    learn      a column at a time: levels, knots, means, missing values; the response
+    learn      passes over columns as they are: levels, means, missing values, knots; the response
     moments    one pass: means, covariances and ranges of every term's columns, which default priors go by; a sample
     fit        passes (`klimb.models.passes`); with Gaussian noise two of them say all there is to know
     judge      one pass of draws
@@ -242,11 +242,9 @@ def _log_weights(model: LinearModel, result: Result, passes: RowPasses, n_draws:
     return np.asarray(logs)
 
 
-def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weights: str | None,
-                 priors: Mapping[str, Any] | None, hyper: HyperMode, missing: str, tol: float, listen: Listen | None,
-                 engine: BlockEngine | None, objects: Mapping[str, Any], budget: MemoryLimit,
-                 checkpoint: Any = None) -> "Streamed":
-    """The solution of a formula over a table in blocks, with what a fit keeps beside it."""
+def learnt(parsed: Formula, table: RowTable, weights: str | None, missing: str, objects: Mapping[str, Any],
+           engine: BlockEngine | None, budget: MemoryLimit) -> tuple[Encoder, PassedSource]:
+    """What a formula asks for of all rows, by passes; an error where the model is not one of sums over rows."""
     parts, targets, predictors = needed(parsed, table.columns)
     require(missing != "predict", 'rows that are not in memory need missing="drop" or "error"', '"predict"',
             "Predict for a frame of these rows after the fit.")
@@ -256,12 +254,20 @@ def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weight
                          f"{', '.join(KINDS)}", parsed.text[slice(*odd.span)], "Write s(x) for a curve, gp(x) for a "
                          "field. Or leave the term out, or fit a sample of the rows.")
     names = tuple(dict.fromkeys([*targets, *predictors]))
+    pieces = PieceReader(names, weights, missing, budget.rows(len(names)))  # refuses what cannot be
+    source = replace(PassedSource.over(table, pieces, engine, columns_of_levels(parsed, parts)), objects=objects)
+    return learn_terms(parsed, parts, source, predictors, missing), source
+
+
+def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weights: str | None,
+                 priors: Mapping[str, Any] | None, hyper: HyperMode, missing: str, tol: float, listen: Listen | None,
+                 engine: BlockEngine | None, objects: Mapping[str, Any], budget: MemoryLimit,
+                 checkpoint: Any = None) -> "Streamed":
+    """The solution of a formula over a table in blocks, with what a fit keeps beside it."""
+    names = [name for names in needed(parsed, table.columns)[1:] for name in names]
     budget = replace(budget, sample=min(SAMPLE, table.n), block=max(
         block.size([*names, *([weights] if weights is not None else [])]) for block in table.blocks))
-    pieces = PieceReader(names, weights, missing, budget.rows(len(names)))  # refuses what cannot be
-    source = PassedSource.over(table, pieces, engine, columns_of_levels(parsed, parts))
-    source = replace(source, objects=objects)
-    encoder = learn_terms(parsed, parts, source, predictors, missing)
+    encoder, source = learnt(parsed, table, weights, missing, objects, engine, budget)
     assert encoder.response is not None
     observed = few_responses(encoder.response, family, source)
     list(factor_notes(encoder, observed, source.frame))  # an error before a level for each row has a column
@@ -339,11 +345,13 @@ class Streamed:
 
 def with_medians(encoder: Encoder, sample: Frame, weights: str | None) -> Encoder:
     """Numeric columns are typically what they are in the sample."""
+    if not sample.n:
+        return encoder
     counts = None if weights is None else sample.read(weights).number
     variables = []
     for own in encoder.variables:
         median = own.median
-        if own.kind == "number" and sample.n:
+        if own.kind == "number":
             median = float(counted_quantile(sample.read(own.name).number, counts, 0.5))
         variables.append(replace(own, median=float(np.floor(median)) if own.whole else median))
     return replace(encoder, variables=tuple(variables))

@@ -153,8 +153,6 @@ class LevelCounts:
             codes = np.array([place[value] for value in [*self.values.tolist(), *other.values.tolist()]], dtype=np.intp)
         else:
             values, codes = np.unique(np.concatenate([self.values, other.values]), return_inverse=True)
-        require(len(values) <= MOST_LEVELS, f"a column of at most {MOST_LEVELS:,} levels", f"{len(values):,} and more",
-                "Leave it out, or make fewer levels of it.")
         counts = np.bincount(codes, np.concatenate([self.counts, other.counts])).astype(np.float64)
         return LevelCounts(values, counts, "text" if order == "own" else order)
 
@@ -201,9 +199,11 @@ class ColumnFacts:
             raise InputError(f"column {self.name!r} must be of one kind in all rows",
                              f"{_KINDS[self._family]} in {self.where}, {_KINDS[other._family]} in {other.where}",
                              "Correct these rows, or write the column with one type.")
+        levels = _both(LevelCounts.plus, self.levels, other.levels)
+        require(levels is None or len(levels.values) <= MOST_LEVELS,
+                f"column {self.name!r} must have at most {MOST_LEVELS:,} levels", "more", "Make fewer levels of it.")
         return ColumnFacts(self.name, first.kind, first.coded_text, first.ordered, first.where,
-                           self.missing + other.missing, _both(NumberFacts.plus, self.numbers, other.numbers),
-                           _both(LevelCounts.plus, self.levels, other.levels))
+                           self.missing + other.missing, _both(NumberFacts.plus, self.numbers, other.numbers), levels)
 
     @property
     def _family(self) -> str:
