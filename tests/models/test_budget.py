@@ -63,17 +63,17 @@ def test_a_limit_is_kept(workers: int, tmp_path: Path) -> None:
     assert max(taken) <= 200e6
     assert "of 200.0 MB allowed" in words
     assert bound == pytest.approx(memory.bound, abs=1e-3)
-    with pytest.raises(InputError, match=r"each process may take 118.0 MB.*a column of 150,000 rows") as refused:
+    with pytest.raises(InputError, match=r"each process may take 118.0 MB.*for libraries") as refused:
         klimb.fit(formula, path, "bernoulli", memory="118 MB", cells=False)
     assert "Write memory=" in refused.value.advice
 
 
 def test_rows_are_fewer_where_memory_is() -> None:
-    wide, narrow = MemoryLimit(1e9, 1_000_000).rows(50), MemoryLimit(2.4e8, 1_000_000).rows(50)
+    wide, narrow = MemoryLimit(1e9).rows(50), MemoryLimit(2.4e8).rows(50)
     assert 256 <= narrow < wide
-    assert MemoryLimit(2.4e8, 1_000_000).worker(50, 0.0, narrow) <= 2.4e8
+    assert MemoryLimit(2.4e8).worker(50, 0.0, narrow) <= 2.4e8
     with pytest.raises(InputError, match="sums of 100,000 levels beside 50 columns"):
-        MemoryLimit(1e9, 1_000_000).rows(50, 100_000, 4.2e7 * 10)
+        MemoryLimit(1e9).rows(50, 100_000, 4.2e7 * 10)
 
 
 def test_rows_in_memory_that_would_take_too_much_are_passed_over_or_refused() -> None:

@@ -110,7 +110,7 @@ def test_rows_are_chosen_where_they_are_read(tmp_path: Path) -> None:
         assert table.n == len(chosen)
         read = [frame.column("x") for block in table.blocks for frame in block.frames(["x"], 100)]
         assert np.concatenate(read).tolist() == chosen.tolist()
-        assert table.column("x").values.tolist() == chosen.tolist()
+        assert table.whole(["x"]).column("x").tolist() == chosen.tolist()
         assert found.first(["x"], 5).n <= 5
 
 

@@ -88,8 +88,9 @@ def _codes(source: Source, column: str, levels: tuple[str, ...], what: str, advi
     known = match_levels(codes, labels, levels)
     if len(known) and known.min() < 0:
         new = [text for text in labels if text not in set(levels)]
+        rows = rows_named(source.frame.begin + source.rows[known < 0])
         raise InputError(f"{what} must have levels that were there at the fit: {listed(levels)}",
-                         f"{listed(map(repr, new), 5)} in {rows_named(source.rows[known < 0])}", advice)
+                         f"{listed(map(repr, new), 5)} in {rows}", advice)
     return known
 
 
@@ -104,6 +105,12 @@ class NumberFactor:
 
     def names(self, full: bool) -> tuple[str, ...]:
         return (self.name,) if self.basis is None else tuple(f"{self.name}[{j + 1}]" for j in range(self.basis.size))
+
+    def check(self, source: Source) -> bool:
+        """Whether the basis has columns for all values: True, or an error."""
+        assert self.basis is not None
+        self.basis.check(self.expression.evaluate(source), self.name, source)
+        return True
 
     def block(self, source: Source, full: bool) -> Array:
         x = self.expression.evaluate(source)
@@ -158,32 +165,34 @@ def learn_factor(node: Name | Call, source: Source, text: str) -> Factor:
             return learn_levels(arguments["x"], name, source, arguments)
         expression = learn_numeric(arguments["x"], source)
         learn = learn_polynomial if node.function == "poly" else learn_bspline
-        x = expression.evaluate(source)
-        basis = learn(x, source, arguments, node)
-        basis.check(x, name, source)
-        return NumberFactor(name, expression, basis)
+        factor = NumberFactor(name, expression, learn(expression, source, arguments, node))
+        source.folded(factor.check, min, [expression.column])
+        return factor
     expression = learn_numeric(node, source)
-    expression.evaluate(source)  # may refuse values: better now, when the place in the formula is known
+    source.look(expression)  # may refuse values: better now, when the place in the formula is known
     return NumberFactor(name, expression)
 
 
 def check_not_numbers(column: Column, source: Source) -> None:
     """Text that is nearly always a number is a numeric column with a flaw, not a factor with hundreds of levels."""
-    if column.kind != "text":
+    if not column.is_text:
         return
-    codes, levels = source.factor(column.name)
+    levels, _ = source.levels(column.name)
     odd = [k for k, level in enumerate(levels) if not is_number(level)]
     if len(levels) > 20 and 0 < len(odd) < 0.1 * len(levels):
-        rows = np.flatnonzero(np.isin(codes, odd))
-        labels = np.array(levels, dtype=object)[codes[rows[:3]]]
+        where = listed(map(repr, [levels[k] for k in odd]), 3)
+        if source.whole:
+            codes, _ = source.factor(column.name)
+            rows = np.flatnonzero(np.isin(codes, odd))
+            where = shown(np.array(levels, dtype=object)[codes[rows[:3]]], source.rows[rows])
         raise InputError(f"column {column.name!r} must hold numbers only or text only",
-                         f"text that is mostly numbers, and {shown(labels, source.rows[rows])}",
+                         f"text that is mostly numbers, and {where}",
                          f"Correct these rows and turn the column into numbers; C({column.name}) takes it as a factor.")
 
 
 def learn_levels(node: Name, name: str, source: Source, options: dict[str, Any] | None = None) -> LevelFactor:
     """The levels of a column and their coding."""
-    codes, found = source.factor(node.name)
+    found, _ = source.levels(node.name)
     chosen = options or {"contrast": "Treatment", "reference": None, "levels": None}
     levels: Sequence[str] = found
     if chosen["levels"] is not None:
@@ -193,6 +202,7 @@ def learn_levels(node: Name, name: str, source: Source, options: dict[str, Any] 
         levels = [level for level in chosen["levels"] if level in set(found)]
     reference = chosen["reference"]
     if source.waiting is not None and reference is None and chosen["contrast"] == "Treatment":
+        codes, _ = source.factor(node.name)
         seen = {found[k] for k in np.unique(codes)}  # a level that only waits is compared with, never to
         reference = next(level for level in levels if level in seen)
     if reference is not None:
@@ -339,7 +349,7 @@ def learn_response(node: Node, source: Source, text: str) -> LeftSide:
     if isinstance(node, Name):
         column = source.column(node.name)
         if column.is_factor:
-            _, levels = source.factor(node.name)
+            levels, _ = source.levels(node.name)
             if column.kind == "flag":
                 levels = ("False", "True")
             return LeftSide(node.name, "levels", (node.name,), levels=levels)
@@ -364,7 +374,8 @@ def learn_response(node: Node, source: Source, text: str) -> LeftSide:
 
 
 def _checked(response: LeftSide, source: Source) -> LeftSide:
-    """Look at all values now, when the place in the formula is known."""
-    response.encode(source)
-    response.status(source)
+    """Look at all values now, when the place in the formula is known; those that are passed over are, anyway."""
+    if source.whole:
+        response.encode(source)
+        response.status(source)
     return response

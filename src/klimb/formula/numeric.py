@@ -3,7 +3,10 @@
 Of the variables enough is kept to draw an effect over its range with all else held at typical values, without the data.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import sqrt
 from typing import Any, Literal
 
 import numpy as np
@@ -14,6 +17,7 @@ from klimb.formula.functions import ELEMENTWISE, bind
 from klimb.formula.nodes import Call, Name
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_interpolate
+from klimb.rows.summaries import DistinctRows, NumberFacts
 from klimb.rows.table import Source
 
 _LEARNS = {"standardize": 2, "scale": 2, "center": 1}  # numbers that a function keeps
@@ -84,46 +88,32 @@ def learn_numeric(node: Any, source: Source) -> Numeric:
     for function in reversed(chain):
         learnt: tuple[float, ...] = ()
         if function not in ELEMENTWISE:
-            values = expression.evaluate(source)
-            learnt = moments(values, f"{function}({expression})", weights=source.weights)[: _LEARNS[function]]
+            learnt = moments(source.numbers(expression), f"{function}({expression})")[: _LEARNS[function]]
         expression = Numeric(expression.column, (*expression.steps, CodedStep(function, learnt)))
     return expression
 
 
-def moments(values: Array, what: str, *, weights: Array | None = None) -> tuple[float, float]:
+def moments(facts: NumberFacts, what: str) -> tuple[float, float]:
     """Mean and standard deviation (with n - 1, as R's scale()); an error where all values are equal.
 
-    A value of weight 2 counts as two. The values are scaled first, so that neither 1e200 nor 1e-200 loses the spread.
+    A value of weight 2 counts as two.
     """
-    low, high = float(values.min()), float(values.max())
-    if low == high:
+    if facts.low == facts.high:
         if what.startswith("center"):
-            return low, 1.0
-        raise InputError(f"{what} needs a column that varies", f"{low:g} in every row", "Leave the column out.")
-    size = max(abs(low), abs(high))
-    scaled = values / size
-    counts = np.ones(len(values)) if weights is None else weights
-    total = float(counts.sum())
-    center = float(counts @ scaled) / total
-    deviation = scaled - center
-    center += float(counts @ deviation) / total
-    return center * size, float(np.sqrt(float(counts @ deviation**2) / max(total - 1.0, 0.5 * total))) * size
+            return facts.low, 1.0
+        raise InputError(f"{what} needs a column that varies", f"{facts.low:g} in every row", "Leave the column out.")
+    return facts.mean, facts.spread / sqrt(max(facts.total - 1.0, 0.5 * facts.total))
 
 
-def counted_quantile(values: Array, counts: Array | None, p: Any) -> Array:
-    """Quantiles of values that count several times, as if they were repeated; one, where each counts once (None)."""
-    if counts is None:
-        place = p * (len(values) - 1.0)
-        at = int(place)
-        ranked = np.partition(values, at)
-        above = ranked[at + 1 :].min() if place > at else ranked[at]
-        return np.asarray(ranked[at] + (place - at) * (above - ranked[at]))
-    order = np.argsort(values, kind="stable")
-    upto, ranked = np.cumsum(counts[order]), values[order]
-    place = np.asarray(p) * max(float(upto[-1]) - 1.0, 0.0)
-    low = np.floor(place)
-    below, above = (ranked[np.minimum(np.searchsorted(upto, k, side="right"), len(ranked) - 1)] for k in (low, low + 1))
-    return np.asarray(below + (place - low) * (above - below))
+def distinct_values(expressions: Sequence[Numeric], source: Source) -> Array:
+    """Different values of an expression, or rows of several, in order: a sample where they are very many."""
+    names = [expression.column for expression in expressions]
+    found: DistinctRows = source.folded(partial(_distinct, tuple(expressions)), DistinctRows.plus, names)
+    return found.sorted()
+
+
+def _distinct(expressions: Sequence[Numeric], source: Source) -> DistinctRows:
+    return DistinctRows.of(np.column_stack([expression.evaluate(source) for expression in expressions]))
 
 
 @stored("formula.variable")
@@ -150,18 +140,12 @@ class FormulaVariable:
 def learn_variable(name: str, source: Source, as_levels: bool) -> FormulaVariable:
     """Look at one column."""
     if as_levels or source.column(name).is_factor:
-        codes, levels = source.factor(name)
-        counts = np.bincount(codes, source.counts, minlength=len(levels))
+        levels, counts = source.levels(name)
         return FormulaVariable(name, "levels", levels=levels, commonest=levels[int(np.argmax(counts))])
-    values = np.ascontiguousarray(source.number(name))  # read five times, where those of a matrix lie apart
-    whole = not (values[:1000] % 1.0).any() and bool((values == np.floor(values)).all())
-    middle = float(counted_quantile(values, source.weights, 0.5))
-    if whole and middle != np.floor(middle):
+    facts, middle = source.numbers(Numeric(name)), source.median(name)
+    if facts.whole and middle != np.floor(middle):
         middle = float(np.floor(middle))
-    low, high = float(values.min()), float(values.max())
-    size = max(abs(low), abs(high)) or 1.0
-    mean = float(np.average(values / size, weights=source.weights)) * size
-    return FormulaVariable(name, "number", low, high, mean, middle, whole=whole)
+    return FormulaVariable(name, "number", facts.low, facts.high, facts.mean, middle, whole=facts.whole)
 
 
 @stored("formula.polynomial")
@@ -201,32 +185,40 @@ class PolynomialBasis:
         return np.column_stack(columns)
 
 
-def learn_polynomial(x: Array, source: Source, arguments: dict[str, Any], node: Call) -> PolynomialBasis:
+def learn_polynomial(expression: Numeric, source: Source, arguments: dict[str, Any], node: Call) -> PolynomialBasis:
     """Orthogonalise 1, x, x^2, ... over the data (Stieltjes' procedure); a row of weight 2 counts twice."""
-    degree = arguments["degree"]
+    degree, facts = arguments["degree"], source.numbers(expression)
     require(1 <= degree <= 50, "expected a degree from 1 to 50", str(degree), "Use s(x) for flexible curves.")
+    shift, reach = 0.5 * facts.low + 0.5 * facts.high, 0.5 * facts.high - 0.5 * facts.low
     if arguments["raw"]:
-        size, reach = float(np.abs(x).max(initial=0.0)), 0.5 * float(np.ptp(x)) if len(x) else 0.0
+        size = max(abs(facts.low), abs(facts.high))
         require(not 0.0 < (reach / (size or 1.0)) ** degree < LOST, "expected powers that keep their digits",
                 f"values of {size:.3g} that differ by at most {2 * reach:.3g}",
                 f"Use poly({arguments['x']}, {degree}), which is the same, or subtract a round number first.")
         return PolynomialBasis(degree, (), ())
-    distinct = len(np.unique(x))
+    distinct = len(distinct_values([expression], source))
     require(distinct > degree, f"expected at least {degree + 1} different values for degree {degree}", distinct,
             "Lower the degree.")
-    low, high = float(x.min()), float(x.max())
-    shift, size = 0.5 * low + 0.5 * high, 0.5 * high - 0.5 * low
-    t = (x - shift) / size
+    basis = PolynomialBasis(degree, (), (facts.total,), shift, reach)
+    for _ in range(degree):
+        for what in ("center", "square"):
+            found = source.folded(partial(_stieltjes, basis, expression, what), float.__add__, [expression.column])
+            if what == "center":
+                basis = replace(basis, centers=(*basis.centers, found / basis.squares[-1]))
+            else:
+                basis = replace(basis, squares=(*basis.squares, found))
+    return basis
+
+
+def _stieltjes(basis: PolynomialBasis, expression: Numeric, what: str, source: Source) -> float:
+    """Of the last polynomial whose square is known, sum t p^2; of the next one, sum p^2."""
+    t = (expression.evaluate(source) - basis.shift) / basis.size_of_x
     before, now = np.zeros_like(t), np.ones_like(t)
-    centers: list[float] = []
+    for j, center in enumerate(basis.centers):
+        ratio = basis.squares[j] / basis.squares[j - 1] if j else 0.0
+        before, now = now, (t - center) * now - ratio * before
     counts = source.counts
-    squares = [float(counts.sum())]
-    for j in range(degree):
-        centers.append(float((counts * t * now) @ now) / squares[j])
-        ratio = squares[j] / squares[j - 1] if j else 0.0
-        before, now = now, (t - centers[j]) * now - ratio * before
-        squares.append(float((counts * now) @ now))
-    return PolynomialBasis(degree, tuple(centers), tuple(squares), shift, size)
+    return float((counts * t * now) @ now if what == "center" else (counts * now) @ now)
 
 
 @stored("formula.bspline")
@@ -257,12 +249,13 @@ class BSpline:
         return np.asarray(basis.toarray()[:, 1:])
 
 
-def learn_bspline(x: Array, source: Source, arguments: dict[str, Any], node: Call) -> BSpline:
+def learn_bspline(expression: Numeric, source: Source, arguments: dict[str, Any], node: Call) -> BSpline:
     """Inner knots at quantiles, unless they are given; a row of weight 2 counts twice."""
     degree, df, knots = arguments["degree"], arguments["df"], arguments["knots"]
     require(0 <= degree <= 10, "expected a degree from 0 to 10", str(degree), "3 is the usual one.")
-    lower = float(x.min()) if arguments["lower"] is None else arguments["lower"]
-    upper = float(x.max()) if arguments["upper"] is None else arguments["upper"]
+    facts = source.numbers(expression)
+    lower = facts.low if arguments["lower"] is None else arguments["lower"]
+    upper = facts.high if arguments["upper"] is None else arguments["upper"]
     if knots is not None and df is not None:
         require(len(knots) + degree == df, "expected df or knots", "both, and they disagree",
                 f"These knots make df={len(knots) + degree}.")
@@ -271,10 +264,9 @@ def learn_bspline(x: Array, source: Source, arguments: dict[str, Any], node: Cal
         inner = df - degree
         require(inner >= 0, f"expected df of at least the degree, {degree}", str(df), "Raise df or lower the degree.")
         require(df <= 1000, "expected df of at most 1000", str(df), "Use s(x) or gp(x).")
-        inside = (x >= lower) & (x <= upper)
         knots = ()
-        if inner and inside.any():
-            knots = counted_quantile(x[inside], source.counts[inside], np.linspace(0, 1, inner + 2)[1:-1])
+        if inner and lower <= facts.high and upper >= facts.low:
+            knots = source.quantiles(expression, np.linspace(0, 1, inner + 2)[1:-1], lower, upper)
     inner_knots = tuple(sorted(float(knot) for knot in knots))
     require(lower < upper, f"{node} needs a column that varies", f"{lower:g} in every row", "Leave it out.")
     require(not inner_knots or lower < inner_knots[0] <= inner_knots[-1] < upper,

@@ -144,6 +144,7 @@ class Likelihood:
     densities: ClassVar[Mapping[str, str]] = {}  # log p(y | f) in Stan, by link: see ``stan``
     censorable: ClassVar[bool] = False  # whether y may be censored: ``Surv(time, status)``
     squares: ClassVar[bool] = False  # whether log p(y | f) = c - g (y - f)^2, c and g the same for all rows
+    by_median: ClassVar[bool] = False  # whether ``mean_response`` is the median of y
     cell_sums: ClassVar[ResponseSums | None] = None  # all that it needs of many y of one f; None: each y, or its counts
 
     link_name: str = ""

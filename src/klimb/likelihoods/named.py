@@ -124,6 +124,7 @@ class StudentT(Likelihood):
 
     name, aliases, about, response = "student_t", ("student", "t"), "measurements with outliers", "real"
     links: ClassVar = {"identity": sites.StudentT}
+    by_median = True
     densities: ClassVar = {"identity": "student_t_lpdf(y{n} | df, f{n}, scale)"}
     site_parameters = (_SCALE, SiteParameter("df", "df", lambda _: GammaPrior(2.0, 0.1)))
 

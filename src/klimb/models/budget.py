@@ -2,8 +2,8 @@
 
 The estimates are of what a process takes beyond what it held before the fit, by phases that follow each other:
 
-    learn     one column of all rows at a time, in the driver
-    pass      responses and sums in the driver; columns of some rows, sums and the rows of a block in a worker
+    learn     levels and different values of columns, which no estimate knows before; the columns of some rows
+    pass      sums in the driver; columns of some rows, sums and the rows of a block in a worker
     judge     the sample of the rows, which is fitted and checked in memory
 """
 
@@ -15,7 +15,6 @@ from klimb.errors import InputError, require
 from klimb.models.plan import readable
 
 LIBRARIES = 130e6  # bytes of libraries that are loaded on the way, and of what an allocator keeps
-LEARNT, KEPT = 64.0, 24.0  # bytes a row while the driver learns from columns, and of the responses that it keeps
 COPIES, AT_WORK = 12, 10  # of sums in the driver, and of the columns of some rows in a worker
 IN_PASSES, CHECKED = 4, 13  # copies of the sample's columns during passes, and while it is fitted and checked
 ENTRIES = 1 << 21  # of the columns that are made at a time, where memory allows it
@@ -49,14 +48,13 @@ class MemoryLimit:
     """The memory that each process may take, and what is known of the rows."""
 
     limit: float
-    n: int  # rows
     block: float = 0.0  # bytes of the largest block while it is read
     sample: int = 0  # rows of the sample
     alone: bool = True  # whether passes are run in the driver
 
     def driver(self, width: int, sums: float, copies: int = CHECKED) -> float:
         """Bytes of the driver without a worker's: by default while the sample is fitted."""
-        return LIBRARIES + KEPT * self.n + COPIES * sums + 8.0 * copies * self.sample * (width + 8)
+        return LIBRARIES + COPIES * sums + 8.0 * copies * self.sample * (width + 8)
 
     def worker(self, width: int, sums: float, rows: int) -> float:
         """Bytes of a worker in a pass, the driver's among them where passes are run there."""
@@ -65,7 +63,7 @@ class MemoryLimit:
 
     def total(self, width: int, sums: float, rows: int) -> tuple[float, float]:
         """Bytes that the driver, and that a worker takes at most."""
-        return max(LIBRARIES + LEARNT * self.n, self.driver(width, sums)), self.worker(width, sums, rows)
+        return self.driver(width, sums), self.worker(width, sums, rows)
 
     def rows(self, width: int, n_levels: int = 0, sums: float = 0.0) -> int:
         """How many rows of so many columns are made at a time; an error where the limit is too low for any."""
@@ -73,7 +71,7 @@ class MemoryLimit:
         least = max(self.total(width, sums, FEWEST))
         if least > self.limit or (not isfinite(self.limit) and COPIES * sums > MEMORY):
             limit, least = (self.limit, least) if isfinite(self.limit) else (MEMORY, COPIES * sums)
-            parts = {f"a column of {self.n:,} rows": LEARNT * self.n, "a block of rows": self.block,
+            parts = {"libraries": LIBRARIES, "a block of rows": self.block,
                      f"sums of {n_levels:,} levels beside {width:,} columns": COPIES * sums,
                      f"a sample of {self.sample:,} rows": 8.0 * CHECKED * self.sample * (width + 8)}
             found = ", ".join(f"{readable(size)} for {what}" for what, size in parts.items() if size >= SHOWN * least)

@@ -121,7 +121,7 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
             return streamed(parsed, frame, resolved, interval, weights=column, priors=priors, hyper=hyper,
                             missing=missing, tol=tol, listen=listen, engine=Watched(started, frame.n, listen),
                             objects=objects, checkpoint=checkpoint, notes=_unread(table),
-                            budget=MemoryLimit(limit, frame.n, alone=started is None))
+                            budget=MemoryLimit(limit, alone=started is None))
 
     def built(frame: Frame, weights: Any) -> tuple[Encoded, list[str], LinearModel, Encoder, Observed, dict[str, str]]:
         encoder, encoded = encode(parsed, frame, missing=missing, weights=_row_weights(weights, frame), objects=objects)

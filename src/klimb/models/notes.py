@@ -43,7 +43,7 @@ def data_notes(encoder: Encoder, encoded: Encoded, data: Observed, family: Likel
     """What is worth saying before the fit, of columns that are ``alike`` too; an error where it could only fail."""
     every = data if whole is None else whole  # where ``encoded`` and ``data`` are of a sample
     found = [*_order(data, family, frame, encoder), *alike, *_powers(encoder, frame),
-             *_factors(encoder, every, frame), *_groups(encoder, encoded, every, family), *_response(every, family),
+             *factor_notes(encoder, every, frame), *_groups(encoder, encoded, every, family), *_response(every, family),
              *_offsets(encoder, encoded, data, family), *_origins(encoder),
              *(note for term in encoder.terms if (note := term.note()))]
     if not any(term.size for term in encoder.terms):
@@ -94,8 +94,8 @@ def _powers(encoder: Encoder, frame: Frame) -> Iterator[str]:
                    f"poly({node.left}, 2, raw=True) for {node.left} and its square.")
 
 
-def _factors(encoder: Encoder, data: Observed, frame: Frame) -> Iterator[str]:
-    """Factors of one level, of a level per row, and text that reads as numbers."""
+def factor_notes(encoder: Encoder, data: Observed, frame: Frame) -> Iterator[str]:
+    """Factors of one level, of a level per row, and text that reads as numbers, which is an error where it is one."""
     used = {f.column: f for term in encoder.terms for f in term.factors().values() if isinstance(f, LevelFactor)}
     for column, factor in used.items():
         count, plainly = len(factor.levels), factor.name == column and frame.read(column).is_text

@@ -29,16 +29,19 @@ from klimb.models.progress import Watched
 from klimb.models.row_gradients import add_features
 from klimb.models.streamed_classes import PassedWeights, class_sums, solved_classes
 from klimb.numerics.arrays import Array
-from klimb.numerics.dense import threads_for
 from klimb.rows.blocks import BlockEngine, RowBlock
 from klimb.rows.checkpoint import Checkpoint
 from klimb.rows.frames import Frame
-from klimb.rows.table import complete_rows
-from klimb.terms.base import Placed
+from klimb.rows.passed import mapped
+from klimb.rows.reader import PieceReader, placed
+from klimb.terms.base import Moving, Placed
 from klimb.terms.encoder import Encoded, Encoder
 
 MOST_KNOWN = 4  # fits that others may start from
 FAR = 1e-2  # tolerance of what is done with a cheaper oracle, where a site has one
+# The same with one variance for many rows, which takes q off by about D / sqrt(n) of its sd; how many rows in units of
+# D^2 that asks for; and which rows give the variance.
+NEAR, WIDE, EVERY = 0.3, 100.0, 64
 INNER = 1e-11  # tolerance of a fit of few rows, where priors of weights are no Gaussians
 ENOUGH, ROUGH = 10, 1e-3  # rows of a sample for each column, and tolerance, of a fit that a start is taken from
 
@@ -58,9 +61,8 @@ class BlockReader:
 
     def encoded(self, block: RowBlock) -> Iterator[tuple[Frame, Encoded]]:
         """Some rows at a time, and the columns of those that are complete."""
-        for frame in block.frames(self.names(), self.rows):
-            weights = None if self.weights is None else frame.read(self.weights).number
-            source, dropped = complete_rows(frame, list(self.names()), self.encoder.missing, weights=weights)
+        for frame, source, dropped in PieceReader(self.names(), self.weights, self.encoder.missing,
+                                                  self.rows).sources(block):
             if source.n:
                 yield frame, self.encoder.blocks(source, dropped, response=True)
 
@@ -74,7 +76,7 @@ class BlockReader:
 
     def each(self, work: Callable[[LinearRows, Observed], Any], block: RowBlock) -> list[Any]:
         """What ``work`` makes of the rows of a block, some at a time."""
-        with threads_for(0), np.errstate(over="ignore", invalid="ignore"):
+        with placed(block):
             return [work(rows, data) for rows, data in self.pieces(block)]
 
     def summed(self, work: Callable[[LinearRows, Observed], SiteSums], block: RowBlock) -> SiteSums | None:
@@ -101,7 +103,7 @@ def _sums(model: LinearModel, q: WeightPosterior | None, sharper: float, rough: 
         slope, gamma = (np.broadcast_to(part, y.shape) * sharper for part in site.start(y))
     else:
         L = model.rows_over(X, rows.codes, rows.values)
-        m, v = q.at(ColumnDesign(L) if isinstance(L, np.ndarray) else L, slack)
+        m, v = _with_mean_variance(q, X) if rough else q.at(ColumnDesign(L) if isinstance(L, np.ndarray) else L, slack)
         e = site.oracle(y, m, v)
         slope, gamma = e.gamma * m - e.alpha, e.gamma
         each = e.value + site.constant(y)
@@ -112,7 +114,18 @@ def _sums(model: LinearModel, q: WeightPosterior | None, sharper: float, rough: 
             model.theta.add(slopes, blocks, model.likelihood.gradient(own, data, m, v))
         if X is not rows.X:
             add_features(model, slopes, rows, X, slack, q, -e.alpha, e.gamma)
-    return sums_of(X, rows.codes, rows.values, slope, gamma, value, size, slopes)
+    found = sums_of(X, rows.codes, rows.values, slope, gamma, value, size, slopes)
+    if not rough or q is None:
+        return found
+    # To first order in what v_i differ from their mean, since d E log p / dv = -gamma / 2: sum_i gamma_i v_i = tr(V G).
+    exact = float(np.sum((found.gram @ q.root) * q.root))  # type: ignore[attr-defined]
+    return found._replace(value=value - 0.5 * (exact - float(gamma @ v)))
+
+
+def _with_mean_variance(q: WeightPosterior, X: Array) -> tuple[Array, Array]:
+    """Means of f, and in place of each variance the mean of some: a product with V less."""
+    every, some = ColumnDesign(X), ColumnDesign(X[::EVERY])
+    return every.times(q.mean), np.full(len(X), float(q.at(some)[1].mean()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +146,7 @@ class RowPasses:
 
     def mapped(self, function: Callable[[Any], Any]) -> Iterable[Any]:
         """function(block) for every block, in order."""
-        return map(function, self.blocks) if self.engine is None else self.engine.map(function, self.blocks)
+        return mapped(self.engine, function, self.blocks)
 
     def summed(self, function: Callable[[RowBlock], SiteSums | None], n_levels: int, *identity: Any) -> SiteSums:
         """The sum of function(block) over all blocks; by ``identity`` from the checkpoint, where it is there."""
@@ -177,8 +190,9 @@ class RowPasses:
         start = self.near(model.at) or self.predicted(model)
         several, solve = len(model.likelihood.fields) > 1, partial(solved, model, self.n)
         climb = partial(infer_rows, dense_size=model.width, max_iter=max_iter, callback=callback)
-        if several and tol < FAR:  # most of the way by a cheaper oracle
-            start = climb(partial(self.look, model, True), solve, start=start, tol=FAR)[1].wanted
+        near = FAR if several else NEAR if self._tells_little_of_rows(model) else 0.0
+        if tol < near:  # most of the way by cheaper passes
+            start = climb(partial(self.look, model, True), solve, start=start, tol=near)[1].wanted
         result, state = climb(partial(self.look, model, False), solve, start=start, tol=tol)
         if several:
             weighed = partial(PassedWeights.of, self, model, result.posterior, result.bound)
@@ -187,6 +201,11 @@ class RowPasses:
         del self.known[:-MOST_KNOWN]
         self.ends[result.posterior] = state.wanted
         return result
+
+    def _tells_little_of_rows(self, model: LinearModel) -> bool:
+        """Whether variances of f are so small that their mean will do while q is far."""
+        moving = any(isinstance(block, Moving) for block in model.fitted_rows().blocks)
+        return not moving and not model.n_levels and self.n >= WIDE * model.width**2
 
     def look(self, model: LinearModel, rough: bool, q: Posterior | None, sharper: float = 1.0) -> SiteSums:
         """One pass: the sums at ``q``, by a cheaper oracle where ``rough``; see `klimb.infer.rows.Look`."""

@@ -1,6 +1,6 @@
 """Formula fits of rows that are not in memory: what the terms learn, their priors, the fit by passes, the verdict.
 
-    learn      a column at a time: levels, knots, means, missing values; the response
+    learn      passes over columns as they are: levels, means, missing values, knots; the response
     moments    one pass: means, covariances and ranges of every term's columns, which default priors go by; a sample
     fit        passes (`klimb.models.passes`); with Gaussian noise two of them say all there is to know
     judge      one pass of draws
@@ -20,17 +20,17 @@ from klimb.formula import Formula
 from klimb.infer.result import Result
 from klimb.infer.rows import SiteSums, few_rows, sums_of
 from klimb.latents.weights_posterior import WeightPosterior
-from klimb.likelihoods import Left, Likelihood, Observed
-from klimb.linalg.matrix import ColumnDesign
+from klimb.likelihoods import Likelihood, Observed
 from klimb.models.budget import MemoryLimit
 from klimb.models.components import Components
 from klimb.models.linear import LinearModel
 from klimb.models.linear_parts import LinearRows, check_size
 from klimb.models.model import HyperMode, Listen
-from klimb.models.notes import collinear_notes, data_notes
+from klimb.models.notes import collinear_notes, data_notes, factor_notes
 from klimb.models.passes import BlockReader, RowPasses, solved, standing_for
 from klimb.models.reduction import finished
-from klimb.models.setup import checked_weights, with_priors
+from klimb.models.responses import few_responses
+from klimb.models.setup import with_priors
 from klimb.models.solution import Solution, solve
 from klimb.models.streamed_levels import Levels, along, exact_of
 from klimb.models.streamed_theta import solve_on_sums
@@ -43,11 +43,16 @@ from klimb.rows.blocks import BlockEngine, RowBlock, RowTable
 from klimb.rows.checkpoint import Checkpoint
 from klimb.rows.distinct import content_shares
 from klimb.rows.frames import Frame, read_frame
-from klimb.rows.table import Source, complete_rows
+from klimb.rows.passed import PassedSource
+from klimb.rows.quantiles import counted_quantile
+from klimb.rows.reader import PieceReader, placed
+from klimb.rows.summaries import MatrixMoments
+from klimb.rows.table import complete_rows
 from klimb.terms.base import Coded, Dense, Moving, TermBlock
 from klimb.terms.column_moments import ColumnMoments
-from klimb.terms.encoder import Encoded, Encoder, learnt
+from klimb.terms.encoder import Encoded, Encoder, columns_of_levels, learn_terms, needed
 from klimb.terms.group import Group
+from klimb.terms.registry import term_of
 
 SAMPLE = 20_000  # rows that are kept, about
 DRAWS, SEED = (8, 32), 20260103  # of the verdict: so many, and so many where those leave it open
@@ -58,90 +63,76 @@ GROWTH = 3.0  # half the power of an sd that the evidence beyond a bound grows w
 KINDS = ("fixed", "offset", "group", "smooth", "ridge", "sparse", "gp")
 
 
-@dataclass(frozen=True, eq=False)
-class BlockMoments:
-    """Weighted sums of the columns of one term: their number, mean, squares about it, and range."""
+def term_moments(block: TermBlock, weights: Array | None) -> MatrixMoments | None:
+    """Of the columns of one term; None where it has none of its own."""
+    if not isinstance(block, Dense | Coded) or not block.values.shape[1]:
+        return None
+    return MatrixMoments.of(block.values, weights)
 
-    total: float
-    mean: Array
-    squares: Array  # (K, K)
-    low: Array
-    high: Array
 
-    @classmethod
-    def of(cls, block: TermBlock, weights: Array | None) -> "BlockMoments | None":
-        """None of a block without columns of its own."""
-        if not isinstance(block, Dense | Coded) or not block.values.shape[1]:
-            return None
-        values, w = block.values, np.ones(len(block.values)) if weights is None else weights
-        total = float(w.sum())
-        mean = w @ values / total if total > 0.0 else values[0] * 1.0
-        return cls(total, mean, ColumnDesign(values - mean).weighted_gram(w), values.min(axis=0), values.max(axis=0))
-
-    def plus(self, other: "BlockMoments") -> "BlockMoments":
-        """Of the rows of both (Chan, Golub and LeVeque 1979)."""
-        total = self.total + other.total
-        share, away = other.total / total, other.mean - self.mean
-        squares = self.squares + other.squares + self.total * share * np.outer(away, away)
-        return BlockMoments(total, self.mean + share * away, squares, np.minimum(self.low, other.low),
-                            np.maximum(self.high, other.high))
-
-    def rows(self, width: int) -> tuple[Array, ColumnMoments]:
-        """2 ``width`` rows with this mean and covariance, two more with the range, and the moments themselves."""
-        K = len(self.mean)
-        covariance = self.squares / self.total
-        sd = np.sqrt(np.diagonal(covariance))
-        unit = np.where(sd > 0.0, sd, 1.0)
-        correlation = covariance / np.outer(unit, unit)
-        root = np.zeros((K, width))
-        found = psd_square_root(0.5 * (correlation + correlation.T), "the correlations of columns")
-        root[:, : found.shape[1]] = unit[:, None] * found
-        away = np.sqrt(width) * root.T
-        rows = np.vstack([self.mean + away, self.mean - away, self.low, self.high])
-        mean = np.clip(self.mean, self.low, self.high)
-        return rows, ColumnMoments(self.low, self.high, mean, np.where(self.high > self.low, sd, 0.0), correlation)
+def moment_rows(own: MatrixMoments, width: int) -> tuple[Array, ColumnMoments]:
+    """2 ``width`` rows with this mean and covariance, two more with the range, and the moments themselves."""
+    K = len(own.mean)
+    covariance = own.squares / own.total
+    sd = np.sqrt(np.diagonal(covariance))
+    unit = np.where(sd > 0.0, sd, 1.0)
+    correlation = covariance / np.outer(unit, unit)
+    root = np.zeros((K, width))
+    found = psd_square_root(0.5 * (correlation + correlation.T), "the correlations of columns")
+    root[:, : found.shape[1]] = unit[:, None] * found
+    away = np.sqrt(width) * root.T
+    rows = np.vstack([own.mean + away, own.mean - away, own.low, own.high])
+    mean = np.clip(own.mean, own.low, own.high)
+    return rows, ColumnMoments(own.low, own.high, mean, np.where(own.high > own.low, sd, 0.0), correlation)
 
 
 def block_moments(reader: BlockReader, share: float, block: RowBlock
-                  ) -> tuple[list[BlockMoments | None] | None, list[dict[str, Array]]]:
+                  ) -> tuple[list[MatrixMoments | None] | None, list[dict[str, Array]]]:
     """The moments of every term's columns in a block, and the rows of it that are in the sample."""
-    total: list[BlockMoments | None] | None = None
+    total: list[MatrixMoments | None] | None = None
     sample: list[dict[str, Array]] = []
     names = reader.names()
-    for frame, encoded in reader.encoded(block):
-        own = [BlockMoments.of(part, encoded.weights) for part in encoded.blocks]
-        total = own if total is None else _together(total, own)
-        chosen = encoded.rows[content_shares(frame, names)[encoded.rows] < share]
-        if len(chosen):
-            some = frame.taken(chosen, names)  # flags among which none is missing stay flags
-            sample.append({name: some.column(name) for name in names})
+    with placed(block):
+        for frame, encoded in reader.encoded(block):
+            own = [term_moments(part, encoded.weights) for part in encoded.blocks]
+            total = own if total is None else _together(total, own)
+            chosen = encoded.rows[content_shares(frame, names)[encoded.rows] < share]
+            if len(chosen):
+                some = frame.taken(chosen, names)  # flags among which none is missing stay flags
+                sample.append({name: some.column(name) for name in names})
     return total, sample
 
 
-def learnt_moments(reader: BlockReader, passes: RowPasses, share: float) -> tuple[list[BlockMoments | None], Frame]:
+def learnt_moments(reader: BlockReader, passes: RowPasses, share: float) -> tuple[list[MatrixMoments | None], Frame]:
     """Of all rows, and the sample: one pass."""
-    total: list[BlockMoments | None] | None = None
+    total: list[MatrixMoments | None] | None = None
     sample: list[dict[str, Array]] = []
-    for own, some in passes.mapped(partial(block_moments, reader, share)):
-        sample += some
-        total = own if total is None else total if own is None else _together(total, own)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for own, some in passes.mapped(partial(block_moments, reader, share)):
+            sample += some
+            total = own if total is None else total if own is None else _together(total, own)
     if total is None:
         raise InputError("at least one complete row", "none", "Fill values in, or leave columns with gaps out.")
+    for term, found in zip(reader.encoder.terms, total, strict=True):
+        if found is not None and not np.isfinite(found.squares).all():
+            raise InputError("columns whose squares have a sum over all rows", f"numbers up to "
+                             f"{max(np.abs(found.low).max(), np.abs(found.high).max()):.3g} in {term.name!r}",
+                             "Rescale the column: standardize(x), or another unit.")
     columns = {name: np.concatenate([part[name] for part in sample]) for name in reader.names()} if sample else {}
     return total, read_frame(columns)
 
 
-def _together(one: list[BlockMoments | None], other: list[BlockMoments | None]) -> list[BlockMoments | None]:
+def _together(one: list[MatrixMoments | None], other: list[MatrixMoments | None]) -> list[MatrixMoments | None]:
     return [a if b is None else b if a is None else a.plus(b) for a, b in zip(one, other, strict=True)]
 
 
-def rows_with(moments: Sequence[BlockMoments | None], encoder: Encoder) -> tuple[list[TermBlock], Array]:
+def rows_with(moments: Sequence[MatrixMoments | None], encoder: Encoder) -> tuple[list[TermBlock], Array]:
     """Few rows as the terms' columns, with the means, covariances and ranges of all, and their shares."""
     width = max([len(own.mean) for own in moments if own is not None], default=1)
     shares = np.concatenate([np.full(2 * width, 0.5 / width), np.zeros(2)])
     blocks: list[TermBlock] = []
     for term, own in zip(encoder.terms, moments, strict=True):
-        rows, found = (np.zeros((len(shares), 0)), None) if own is None else own.rows(width)
+        rows, found = (np.zeros((len(shares), 0)), None) if own is None else moment_rows(own, width)
         if isinstance(term, Group):
             blocks.append(Coded(np.zeros(len(rows), dtype=np.intp), rows, term.n_levels))
         else:
@@ -251,29 +242,52 @@ def _log_weights(model: LinearModel, result: Result, passes: RowPasses, n_draws:
     return np.asarray(logs)
 
 
+def learnt(parsed: Formula, table: RowTable, weights: str | None, missing: str, objects: Mapping[str, Any],
+           engine: BlockEngine | None, budget: MemoryLimit) -> tuple[Encoder, PassedSource]:
+    """What a formula asks for of all rows, by passes; an error where the model is not one of sums over rows."""
+    parts, targets, predictors = needed(parsed, table.columns)
+    require(missing != "predict", 'rows that are not in memory need missing="drop" or "error"', '"predict"',
+            "Predict for a frame of these rows after the fit.")
+    odd = next((part for part in parts.others if term_of(part).kind not in KINDS), None)
+    if odd is not None:
+        raise InputError("rows that are not in memory may have terms with columns of their own: "
+                         f"{', '.join(KINDS)}", parsed.text[slice(*odd.span)], "Write s(x) for a curve, gp(x) for a "
+                         "field. Or leave the term out, or fit a sample of the rows.")
+    names = tuple(dict.fromkeys([*targets, *predictors]))
+    pieces = PieceReader(names, weights, missing, budget.rows(len(names)))  # refuses what cannot be
+    source = replace(PassedSource.over(table, pieces, engine, columns_of_levels(parsed, parts)), objects=objects)
+    return learn_terms(parsed, parts, source, predictors, missing), source
+
+
 def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weights: str | None,
                  priors: Mapping[str, Any] | None, hyper: HyperMode, missing: str, tol: float, listen: Listen | None,
                  engine: BlockEngine | None, objects: Mapping[str, Any], budget: MemoryLimit,
                  checkpoint: Any = None) -> "Streamed":
     """The solution of a formula over a table in blocks, with what a fit keeps beside it."""
-    frame = table.frame()
-    budget = replace(budget, sample=min(SAMPLE, frame.n))
-    budget.rows(1)  # refuses what cannot be before a column is read
-    counts = None if weights is None else checked_weights(frame.read(weights).number, frame.n)
-    encoder, source, dropped = learnt(parsed, frame, missing, counts, objects)
-    observed = _responses(encoder, source, family, missing)
+    names = [name for names in needed(parsed, table.columns)[1:] for name in names]
+    budget = replace(budget, sample=min(SAMPLE, table.n), block=max(
+        block.size([*names, *([weights] if weights is not None else [])]) for block in table.blocks))
+    encoder, source = learnt(parsed, table, weights, missing, objects, engine, budget)
+    assert encoder.response is not None
+    observed = few_responses(encoder.response, family, source)
+    list(factor_notes(encoder, observed, source.frame))  # an error before a level for each row has a column
+    if family.response == "classes" and any(term.kind == "gp" for term in encoder.terms):
+        raise InputError("rows that are not in memory need a family with one latent value per row for gp(x)",
+                         family.name, "Write s(x) for a curve, fit two classes at a time as bernoulli "
+                         '(klimb.scan(path, where=[(name, "in", [one, other])])), or fit a sample.')
     if family.response in ("ordered", "classes"):
         family = replace(family, levels=observed.levels)  # those of all blocks
     reader = BlockReader(encoder, None, weights, 1)
-    budget = replace(budget, block=max(block.size(reader.names()) for block in table.blocks))
-    passes = RowPasses(table.blocks, encoder, engine, weights, observed.n, budget)
+    passes = RowPasses(table.blocks, encoder, engine, weights, source.n, budget)
     width = len(encoder.fixed.every_name) + sum(term.size for term in encoder.terms[1:] if not isinstance(term, Group))
     reader = replace(reader, rows=budget.rows(width))
-    moments, sample = learnt_moments(reader, passes, min(1.0, SAMPLE / frame.n))
+    moments, sample = learnt_moments(reader, passes, min(1.0, SAMPLE / table.n))
+    encoder = with_medians(encoder, sample, weights)
     blocks, shares = rows_with(moments, encoder)
-    notes = notes_on(encoder, moments, table, sample, family, observed, weights)
+    learnt_family, bare = family, encoder
     terms, family, printed = with_priors(encoder, blocks, shares, observed, family, priors)
     encoder = replace(encoder, terms=terms)
+    notes = notes_on(bare, encoder, moments, source.frame, sample, learnt_family, observed, weights)
     kept = None if checkpoint is None else Checkpoint(checkpoint, (
         parsed.text, family.label, missing, printed, [block.identity() for block in table.blocks]))
     passes = replace(passes, encoder=encoder, checkpoint=kept)
@@ -284,13 +298,12 @@ def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weight
     check_size(0, model.width * len(family.fields))
     model = model.moved(model.theta.start)
     passes.rows_at_once(model)
-    rows, some = _sampled(model, encoder, sample, weights, observed.n)
-    some = replace(some, dropped=dropped, sampled_from=observed.n)
+    rows, some = _sampled(model, encoder, sample, weights, source.n)
+    some = replace(some, dropped=source.facts.dropped, sampled_from=source.n)
     passes = replace(passes, sample=some)
     model = replace(model, rows=rows, passes=passes)
     moving = any(isinstance(block, Moving) for block in rows.blocks)  # sums of one theta say nothing of another
     few = reduced_passes(model, passes, observed) if family.by_squares(observed) and not moving else None
-    del observed, source, frame, counts  # with vectors of all rows: what comes now is by passes
     if few is not None:
         solution = solve(*few, hyper=hyper, tol=tol, listen=listen)
         at_best = replace(model.moved(solution.model.at), passes=None, kept={"by passes": passes.explain(model)})
@@ -330,37 +343,32 @@ class Streamed:
         return solve(model, replace(self.sample, sampled_from=0), hyper="fixed")
 
 
-def _responses(encoder: Encoder, source: Source, family: Likelihood, missing: str) -> Observed:
-    """All responses, which priors go by; an error where the model is not one of sums over rows."""
-    odd = next((term for term in encoder.terms if term.kind not in KINDS), None)
-    if odd is not None:
-        raise InputError("rows that are not in memory may have terms with columns of their own: "
-                         f"{', '.join(KINDS)}", f"{odd.name} ({odd.kind})",
-                         "Write s(x, sparse=False) for a curve, gp(x) for a field. Or leave the term out, or fit a "
-                         "sample of the rows.")
-    require(missing != "predict", 'rows that are not in memory need missing="drop" or "error"', '"predict"',
-            "Predict for a frame of these rows after the fit.")
-    assert encoder.response is not None
-    left = Left(encoder.response.name, encoder.response.encode(source), encoder.response.levels, source.kept,
-                encoder.response.status(source))
-    observed = family.read(left, source.weights)
-    if family.response == "classes" and any(term.kind == "gp" for term in encoder.terms):
-        raise InputError("rows that are not in memory need a family with one latent value per row for gp(x)",
-                         family.name, "Write s(x) for a curve, fit two classes at a time as bernoulli "
-                         '(klimb.scan(path, where=[(name, "in", [one, other])])), or fit a sample.')
-    return observed
+def with_medians(encoder: Encoder, sample: Frame, weights: str | None) -> Encoder:
+    """Numeric columns are typically what they are in the sample."""
+    if not sample.n:
+        return encoder
+    counts = None if weights is None else sample.read(weights).number
+    variables = []
+    for own in encoder.variables:
+        median = own.median
+        if own.kind == "number":
+            median = float(counted_quantile(sample.read(own.name).number, counts, 0.5))
+        variables.append(replace(own, median=float(np.floor(median)) if own.whole else median))
+    return replace(encoder, variables=tuple(variables))
 
 
-def notes_on(encoder: Encoder, moments: Sequence[BlockMoments | None], table: RowTable, sample: Frame,
+def notes_on(bare: Encoder, encoder: Encoder, moments: Sequence[MatrixMoments | None], kinds: Frame, sample: Frame,
              family: Likelihood, observed: Observed, weights: str | None) -> tuple[str, ...]:
-    """What a fit in memory says of its data, from moments and responses of all rows and columns of the sample."""
-    encoded = _encoded(encoder, sample, weights)
+    """What a fit in memory says of its data, from moments and responses of all rows and columns of the sample.
+
+    Columns are looked at before priors move them, by ``bare``; ``kinds`` is a frame that says of what type they are.
+    """
+    encoded = _encoded(bare, sample, weights)
     assert encoded.left is not None
-    first = table.first(BlockReader(encoder, None, weights, 1).names())
     own = moments[0]
-    alike = [] if own is None else collinear_notes(encoded, encoder, own.rows(len(own.mean))[1])
+    alike = [] if own is None else collinear_notes(encoded, bare, moment_rows(own, len(own.mean))[1])
     few = family.read(encoded.left, encoded.weights)
-    return data_notes(encoder, encoded, few, family, first, alike, observed)
+    return data_notes(encoder, encoded, few, family, kinds, alike, observed)
 
 
 def _encoded(encoder: Encoder, sample: Frame, weights: str | None) -> Encoded:

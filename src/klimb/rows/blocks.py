@@ -42,6 +42,14 @@ class BlockEngine(Protocol):
 class RowBlock(Protocol):
     """Some rows, read where the work is done."""
 
+    @property
+    def name(self) -> str:
+        """Of the file that they are in, for messages."""
+
+    @property
+    def begin(self) -> int:
+        """The position of the first one there."""
+
     def frames(self, names: Sequence[str], rows: int) -> Iterator[Frame]:
         """The columns ``names`` of the block, at most about ``rows`` rows at a time, in order."""
 
@@ -60,28 +68,8 @@ class RowTable(ABC):
     blocks: Sequence[RowBlock]
 
     @abstractmethod
-    def column(self, name: str) -> Column:
-        """One column of all rows."""
-
-    @abstractmethod
     def whole(self, names: Sequence[str]) -> Frame:
         """All rows of some columns, in memory."""
-
-    def first(self, names: Sequence[str]) -> Frame:
-        """The first row of some columns, which says of what type these are."""
-        return next(iter(self.blocks[0].frames(names, 1)))
-
-    def frame(self) -> Frame:
-        """All rows behind the face of a frame that reads a column when it is asked for, and remembers only the last."""
-        return Frame(None, "dict", self.columns, self.n, self.column, _cache=Recent())
-
-
-class Recent(dict[str, Any]):
-    """A dictionary that forgets all but the entry that came last."""
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        self.clear()
-        super().__setitem__(name, value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +77,8 @@ class ArrayBlock:
     """Rows of columns in memory."""
 
     columns: dict[str, Column]
+    begin: int = 0
+    name: str = ""
 
     def frames(self, names: Sequence[str], rows: int) -> Iterator[Frame]:
         n = len(next(iter(self.columns.values())))
@@ -110,11 +100,8 @@ class ArrayTable(RowTable):
         self._frame, self.columns, self.n = frame, frame.columns, frame.n
         whole = {name: frame.read(name) for name in names}
         blocks = frame.native.rows if isinstance(frame.native, Cached) else slices(frame.n, BLOCK_ROWS)
-        self.blocks = tuple(ArrayBlock({name: _part(column, rows) for name, column in whole.items()})
+        self.blocks = tuple(ArrayBlock({name: _part(column, rows) for name, column in whole.items()}, rows.start)
                             for rows in blocks)
-
-    def column(self, name: str) -> Column:
-        return self._frame.read(name)
 
     def whole(self, names: Sequence[str]) -> Frame:
         return self._frame
@@ -138,6 +125,12 @@ class FileBlock:
     schema: Any
     where: Any = None  # an expression of Arrow, that rows have to meet
     seen: tuple[Any, ...] = ()  # of its file, when the table was made: size, time, and the machine by whose clock
+    begin: int = 0
+
+    @property
+    def name(self) -> str:
+        path = str(getattr(self.fragment, "path", ""))
+        return path if self.where is None else f"{path}, counted among rows of a group that are chosen"
 
     def frames(self, names: Sequence[str], rows: int) -> Iterator[Frame]:
         path = getattr(self.fragment, "path", "a table")
@@ -176,6 +169,17 @@ class FileBlock:
         return float(total if self.where is None else 3 * total)  # a filter takes whole row groups
 
 
+def _row_groups(fragment: Any, where: Any) -> Iterator[tuple[Any, int]]:
+    """The row groups of a file that may have rows to keep, and where they begin in it; a file without them."""
+    if not hasattr(fragment, "split_by_row_group"):
+        yield fragment, 0
+        return
+    sizes = [group.num_rows for group in fragment.row_groups]
+    begins = dict(zip([group.id for group in fragment.row_groups], np.cumsum([0, *sizes]).tolist(), strict=False))
+    for part in fragment.split_by_row_group(where):
+        yield part, begins[part.row_groups[0].id] if where is None else 0
+
+
 def _state(fragment: Any) -> tuple[Any, ...]:
     if not hasattr(fragment, "filesystem"):
         return ()
@@ -191,21 +195,9 @@ class FileTable(RowTable):
         self.columns = tuple(dataset.schema.names)
         with readable():
             files = [(fragment, _state(fragment)) for fragment in dataset.get_fragments(where)]
-            self.blocks = tuple(
-                FileBlock(part, dataset.schema, where, seen) for fragment, seen in files for part in (
-                    fragment.split_by_row_group(where) if hasattr(fragment, "split_by_row_group") else [fragment]))
+            self.blocks = tuple(FileBlock(part, dataset.schema, where, seen, begin)
+                                for fragment, seen in files for part, begin in _row_groups(fragment, where))
             self.n = int(dataset.count_rows(filter=where))
-
-    def column(self, name: str) -> Column:
-        try:
-            with readable():
-                values = self._dataset.to_table(columns=[name], filter=self._where).column(0)
-        except InputError:
-            for block in self.blocks:  # one of which says which file it is
-                for _ in block.frames([name], BLOCK_ROWS):
-                    pass
-            raise
-        return arrow_column(name, values)
 
     def whole(self, names: Sequence[str]) -> Frame:
         return read_frame(self._dataset.to_table(columns=list(names), filter=self._where))
@@ -279,6 +271,8 @@ class TableBlock:
     """The rows of a block, where they are."""
 
     table: Any  # of Arrow
+    begin: int = 0
+    name: str = "a partition of the data"
 
     @classmethod
     def of(cls, data: Any) -> Self:
@@ -304,6 +298,8 @@ class HeldBlock:
     data: Any
     number: int = 0
     known: tuple[Any, ...] = ()
+    begin: int = 0
+    name: str = ""
 
     def identity(self) -> Any:
         return self.known
@@ -321,18 +317,9 @@ class HeldTable(RowTable):
         self.n = sum(rows for rows, _ in known)
         self.blocks: Any = [HeldBlock(block.data, block.number, own) for block, own in zip(blocks, known, strict=True)]
 
-    def column(self, name: str) -> Column:
-        return arrow_column(name, self._gathered((name,)).column(name))
-
     def whole(self, names: Sequence[str]) -> Frame:
-        return read_frame(self._gathered(names))
-
-    def first(self, names: Sequence[str]) -> Frame:
-        return read_frame(self._gathered(names, 1).slice(0, 1))
-
-    def _gathered(self, names: Sequence[str], most: int | None = None) -> Any:
-        return pa.concat_tables(self.engine.map(partial(chosen, tuple(names)), self.blocks[:most]),
-                                promote_options="permissive")
+        parts = self.engine.map(partial(chosen, tuple(names)), self.blocks)
+        return read_frame(pa.concat_tables(parts, promote_options="permissive"))
 
 
 def chosen(names: Sequence[str], block: TableBlock) -> Any:

@@ -60,7 +60,7 @@ def distinct_rows(X: Any, y: Array, weights: Array | None = None, *, merge: bool
         X.sum_duplicates()
         X.eliminate_zeros()
     y = np.ascontiguousarray(y, dtype=np.float64) + 0.0
-    hashes = _row_hashes(X) + _mix(y.view(np.uint64) + np.uint64(0x5851F42D4C957F2D))
+    hashes = row_hashes(X) + _mix(y.view(np.uint64) + np.uint64(0x5851F42D4C957F2D))
     order = np.argsort(hashes, kind="stable")
     same = np.zeros(len(y), dtype=bool)  # as the row before
     if merge:
@@ -77,7 +77,7 @@ def distinct_rows(X: Any, y: Array, weights: Array | None = None, *, merge: bool
     return Rows(X[order], y[order], weights, inverse)
 
 
-def _row_hashes(X: Any) -> Hashes:
+def row_hashes(X: Any) -> Hashes:
     """A 64-bit sum over the nonzero entries of each row, so that dense and sparse rows agree."""
     columns = _mix(np.arange(1, X.shape[1] + 1, dtype=np.uint64))
     if hasattr(X, "tocsr"):

@@ -6,6 +6,7 @@ lost is run again from where it was, and that nobody waits for a scheduler or wo
 """
 
 import os
+import signal
 import socket
 import sys
 import threading
@@ -175,7 +176,8 @@ class Processes(Cluster):
         from multiprocessing import get_context
 
         if self._pool is None:
-            self._pool = ProcessPoolExecutor(self.workers, mp_context=get_context("spawn"))
+            self._pool = ProcessPoolExecutor(self.workers, mp_context=get_context("spawn"), initializer=signal.signal,
+                                             initargs=(signal.SIGINT, signal.SIG_IGN))  # Ctrl-C is for the driver
         return self._pool.map(partial(applied, function), blocks)  # type: ignore[no-any-return]
 
     def alive(self) -> bool:

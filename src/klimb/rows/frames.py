@@ -34,6 +34,7 @@ class Frame:
     _read: Callable[[str], Column]
     copies: Array | None = None  # of a frame of cells: how many rows of the caller's each row stands for
     summed: int = 0  # cells whose responses stand for all of theirs, with the same sums: one in each of so many rows
+    begin: int = 0  # position of the first row in its table, for messages
     whole: "Frame | None" = None  # of a frame of cells: the caller's rows, where they are in memory
     _cache: dict[str, Column] = field(default_factory=dict)
 

@@ -7,19 +7,22 @@ unpickled: `numpy.load` refuses objects.
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+from numpy.lib.format import open_memmap
 
 from klimb._files import whole_file
 from klimb.errors import InputError, require
-from klimb.rows.columns import Column
+from klimb.rows.columns import Column, codes_among
 from klimb.rows.frames import Frame
+from klimb.rows.summaries import LevelCounts
 
 CONTENTS = "klimb-cache.json"
 VERSION = 1
+AT_ONCE = 1 << 20  # rows
 
 
 @dataclass(frozen=True)
@@ -34,29 +37,68 @@ def write_cache(table: Any, names: Sequence[str], folder: Any) -> Path:
     """The columns ``names`` of a table in blocks, an array for each in ``folder``."""
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
-    lengths = [sum(frame.n for frame in block.frames(names[:1], 1 << 20)) for block in table.blocks]
-    columns = []
-    for k, name in enumerate(names):
-        column = _plain(table.column(name))
-        np.save(place / f"{k}.npy", column.values, allow_pickle=False)
-        if column.missing is not None:
-            np.save(place / f"{k}.missing.npy", column.missing, allow_pickle=False)
-        columns.append({"name": name, "kind": column.kind, "labels": list(column.categories),
-                        "ordered": column.ordered, "missing": column.missing is not None})
+    lengths, known = [], dict[str, _Kept]()
+    for block in table.blocks:
+        lengths.append(0)
+        for frame in block.frames(names, AT_ONCE):
+            lengths[-1] += frame.n
+            for name in names:
+                own = _Kept.of(frame.read(name))
+                known[name] = known[name].plus(own) if name in known else own
+    n, columns = sum(lengths), []
+    for k, (name, own) in enumerate(known.items()):
+        columns.append({"name": name, "kind": own.kind, "labels": list(own.labels), "ordered": own.ordered,
+                        "missing": own.missing})
+        values = open_memmap(place / f"{k}.npy", "w+", own.dtype, (n,))
+        lost = open_memmap(place / f"{k}.missing.npy", "w+", np.dtype(bool), (n,)) if own.missing else None
+        begin = 0
+        for frame in (frame for block in table.blocks for frame in block.frames([name], AT_ONCE)):
+            rows = slice(begin, begin := begin + frame.n)
+            column = frame.read(name)
+            values[rows] = codes_among(column, own.labels) if own.kind == "category" else column.values
+            if lost is not None:
+                lost[rows] = column.lost
     with whole_file(place / CONTENTS) as stream:  # last: a cache that was cut short is none
         json.dump({"version": VERSION, "ends": np.cumsum(lengths).tolist(), "columns": columns}, stream)
     return place
 
 
-def _plain(column: Column) -> Column:
-    """Text as codes of its levels."""
-    if column.kind in ("number", "flag") and column.values.dtype != object:
-        return column
-    require(column.kind in ("text", "category"), "a cache holds numbers, booleans and text",
-            f"column {column.name!r} ({column.kind})", "Name the other columns, or turn this one into numbers or text.")
-    codes, labels = column.factor
-    small = np.int32 if len(labels) < 2**31 else np.int64
-    return Column(column.name, "category", codes.astype(small), column.missing, labels, column.ordered)
+@dataclass(frozen=True, eq=False)
+class _Kept:
+    """How a column is kept: numbers and flags as they are, text as codes of its levels."""
+
+    name: str
+    kind: str
+    dtype: Any
+    levels: LevelCounts | None
+    ordered: bool
+    missing: bool
+    empty: bool  # no value so far: of what kind is open
+
+    @classmethod
+    def of(cls, column: Column) -> Self:
+        missing, empty = column.missing is not None, bool(column.lost.all())
+        if column.kind in ("number", "flag") and column.values.dtype != object:
+            return cls(column.name, column.kind, column.values.dtype, None, False, missing, empty)
+        require(column.kind in ("text", "category"), "a cache holds numbers, booleans and text",
+                f"column {column.name!r} ({column.kind})",
+                "Name the other columns, or turn this one into numbers or text.")
+        levels = LevelCounts.of(column, np.flatnonzero(~column.lost), None)
+        return cls(column.name, "category", np.dtype(np.int32), levels, column.ordered, missing, empty)
+
+    def plus(self, other: "_Kept") -> "_Kept":
+        """Of the rows of both."""
+        first = other if self.empty and not other.empty else self
+        missing, empty = self.missing or other.missing, self.empty and other.empty
+        require(self.empty or other.empty or self.kind == other.kind, f"column {self.name!r} of one kind in all rows",
+                f"{self.kind} and {other.kind}", "Write the files with one type for it.")
+        dtype = np.result_type(self.dtype, other.dtype) if self.kind == other.kind else first.dtype
+        levels = self.levels.plus(other.levels) if self.levels and other.levels else first.levels
+        return replace(first, dtype=dtype, levels=levels, missing=missing, empty=empty)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return () if self.levels is None else self.levels.labels()[0]
 
 
 def read_cache(folder: Any) -> Frame:

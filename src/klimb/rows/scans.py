@@ -255,7 +255,7 @@ def cache(data: Any, folder: Any, columns: Sequence[str] | None = None) -> Path:
     """Write columns of a table (all by default) as memory maps, for fits that read them repeatedly.
 
     Text becomes codes; blocks stay what they are, so that ``klimb.fit(formula, folder)`` has the same bits as the fit
-    of ``data``. A column is in memory as a whole while it is written.
+    of ``data``. Blocks are read twice: for the levels of text, and to be written.
     """
     table = as_table(data)
     names = list(table.columns if columns is None else columns)

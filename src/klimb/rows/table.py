@@ -1,8 +1,8 @@
 """The rows of a frame that are encoded, and the checks that every numeric value passes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -11,18 +11,46 @@ from klimb.errors import InputError, require
 from klimb.numerics.arrays import Array, Index, Mask
 from klimb.rows.columns import Codes, Column, codes_among, count, rows_named, shown, used_levels
 from klimb.rows.frames import Frame
+from klimb.rows.quantiles import counted_quantile
+from klimb.rows.summaries import NumberFacts
+
+
+class Expression(Protocol):
+    """A column and the functions that are applied to it; equal ones are one key."""
+
+    @property
+    def column(self) -> str:
+        """What it reads."""
+
+    @property
+    def steps(self) -> tuple[Any, ...]:
+        """What is applied."""
+
+    def evaluate(self, source: "Source") -> Array:
+        """Its values for the kept rows."""
+
+
+def numbers_of(expression: Expression, source: "Source") -> NumberFacts:
+    """What the kept rows say of an expression."""
+    return NumberFacts.of(expression.evaluate(source), source.weights)
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A frame and the rows of it that are kept (None: all of them)."""
+    """A frame and the rows of it that are kept (None: all of them).
 
+    Terms learn by what both a frame in memory and rows that are passed over (`klimb.rows.passed`) can tell: levels,
+    numbers, quantiles, and sums of what some rows say (``folded``).
+    """
+
+    whole: ClassVar[bool] = True  # whether columns of all rows can be had
     frame: Frame
     kept: Index | None = None
     weights: Array | None = None  # how often each kept row counts
     objects: Mapping[str, Any] = field(default_factory=dict)  # graphs, matrices and meshes that formulas name
     waiting: Index | None = None  # rows that are to be predicted: their levels are learnt as well
     _numbers: dict[str, Array] = field(default_factory=dict)  # columns that were asked for already
+    _facts: dict[Expression, NumberFacts] = field(default_factory=dict)
 
     @property
     def n(self) -> int:
@@ -32,6 +60,11 @@ class Source:
     def rows(self) -> Index:
         """Positions of the kept rows in the frame."""
         return np.arange(self.frame.n, dtype=np.intp) if self.kept is None else self.kept
+
+    @property
+    def places(self) -> Index | None:
+        """Positions of the kept rows in the table, for messages; None where they are 0, 1, ..."""
+        return self.frame.begin + self.rows if self.frame.begin else self.kept
 
     @property
     def counts(self) -> Array:
@@ -83,12 +116,49 @@ class Source:
             return self
         return Source(self.frame, np.concatenate([self.kept, self.waiting]))
 
+    # -- what terms learn from
+
+    def levels(self, name: str) -> tuple[tuple[str, ...], Array]:
+        """The levels of a column that occur, and how often each counts."""
+        codes, labels = self.factor(name)
+        return labels, np.bincount(codes, self.weights, len(labels)).astype(np.float64)
+
+    def numbers(self, expression: Expression) -> NumberFacts:
+        """Range, mean and spread."""
+        if expression not in self._facts:
+            self._facts[expression] = self._numbers_of(expression)
+        return self._facts[expression]
+
+    def _numbers_of(self, expression: Expression) -> NumberFacts:
+        return numbers_of(expression, self)
+
+    def look(self, expression: Expression) -> None:
+        """An error where a value cannot be had."""
+        expression.evaluate(self)
+
+    def quantiles(self, expression: Expression, p: Array, lower: float, upper: float) -> Array:
+        """Of the values between two numbers."""
+        x = expression.evaluate(self)
+        inside = (x >= lower) & (x <= upper)
+        return counted_quantile(x[inside], self.counts[inside], p)
+
+    def median(self, name: str) -> float:
+        """Of a numeric column, for what is typical of it."""
+        return float(counted_quantile(self.number(name), self.weights, 0.5))
+
+    def folded(self, work: "Callable[[Source], Any]", join: Callable[[Any, Any], Any], names: Iterable[str]) -> Any:
+        """What ``work`` says of all rows; ``join`` makes that of some and of others what it says of both.
+
+        It reads no other columns than ``names``, and may go to other processes.
+        """
+        return work(self)
+
     def check(self, good: Mask, values: npt.NDArray[Any], expected: str, advice: str) -> None:
         """An `InputError` with the rows where ``good`` is False, if there are any."""
         if good.all():
             return
         bad = np.flatnonzero(~good)
-        raise InputError(expected, shown(values[bad], self.rows[bad]), advice)
+        raise InputError(expected, shown(values[bad], self.frame.begin + self.rows[bad]), advice)
 
 
 def complete_rows(frame: Frame, names: list[str], missing: str, *, learning: bool = False,
@@ -106,7 +176,7 @@ def complete_rows(frame: Frame, names: list[str], missing: str, *, learning: boo
     for name in names:
         mask = frame.read(name).missing
         if mask is not None and (mask := mask & counted).any():
-            holes.append(f"{name!r}: {rows_named(np.flatnonzero(mask))}")
+            holes.append(f"{name!r}: {rows_named(frame.begin + np.flatnonzero(mask))}")
             lost |= mask
             if name not in targets:
                 waits &= ~mask
@@ -116,8 +186,13 @@ def complete_rows(frame: Frame, names: list[str], missing: str, *, learning: boo
         return Source(frame, None, weights), 0
     kept = np.flatnonzero(counted & ~lost)
     if not len(kept) and learning:
-        raise InputError("at least one complete row", f"{count(frame.n, 'row')}, all with a missing value in "
-                         + "; ".join(holes), "Fill values in, or leave the column with most gaps out of the formula.")
+        raise no_complete_row(frame.n, holes)
     waiting = np.flatnonzero(waits & lost)
     source = Source(frame, kept, None if weights is None else weights[kept], waiting=waiting if len(waiting) else None)
     return source, frame.total(np.flatnonzero(lost)) - frame.total(waiting)
+
+
+def no_complete_row(n: int, holes: Sequence[str]) -> InputError:
+    """Why there is nothing to learn from."""
+    return InputError("at least one complete row", f"{count(n, 'row')}, all with a missing value in "
+                      + "; ".join(holes), "Fill values in, or leave the column with most gaps out of the formula.")

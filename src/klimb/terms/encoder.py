@@ -15,7 +15,8 @@ from klimb.errors import InputError, listed, nearest
 from klimb.formula import Formula, parse
 from klimb.formula.errors import FormulaError
 from klimb.formula.factors import Factor, LeftSide, LevelFactor, full_rank, learn_factor, learn_response
-from klimb.formula.nodes import Node
+from klimb.formula.functions import FUNCTIONS
+from klimb.formula.nodes import Call, Name, Node
 from klimb.formula.numeric import FormulaVariable, learn_variable
 from klimb.formula.parts import Grouping, Joined, Parts, expand, used_columns
 from klimb.likelihoods import Left
@@ -96,7 +97,7 @@ class Encoder:
         """The columns of a source whose rows are complete."""
         left = None
         if response and self.response is not None:
-            left = Left(self.response.name, self.response.encode(source), self.response.levels, source.kept,
+            left = Left(self.response.name, self.response.encode(source), self.response.levels, source.places,
                         self.response.status(source))
         return Encoded(tuple(term.block(source) for term in self.terms), left, source.rows, dropped, source.weights,
                        0 if source.waiting is None else source.frame.total(source.waiting))
@@ -146,7 +147,7 @@ def learnt(formula: Formula, frame: Frame, missing: str = "drop", weights: Array
     parts, targets, predictors = needed(formula, frame.columns)
     source, dropped = complete_rows(frame, [*targets, *predictors], missing, learning=True, weights=weights,
                                     targets=targets)
-    return _learn(formula, parts, replace(source, objects=objects or {}), predictors, missing), source, dropped
+    return learn_terms(formula, parts, replace(source, objects=objects or {}), predictors, missing), source, dropped
 
 
 def needed(formula: Formula, columns: Sequence[str]) -> tuple[Parts, list[str], tuple[str, ...]]:
@@ -157,7 +158,16 @@ def needed(formula: Formula, columns: Sequence[str]) -> tuple[Parts, list[str], 
     return parts, [name.name for name in used_columns(formula.response, formula.text)], predictors
 
 
-def _learn(formula: Formula, parts: Parts, source: Source, predictors: tuple[str, ...], missing: str) -> Encoder:
+def columns_of_levels(formula: Formula, parts: Parts) -> frozenset[str]:
+    """Columns that are levels whatever their type, as far as the formula alone tells."""
+    nodes = [node for term in parts.fixed for node in term if isinstance(node, Call)]
+    groups = [node for part in parts.others if isinstance(part, Grouping) for node in part.groups]
+    return frozenset(name.name for node in (*nodes, *groups) if isinstance(node, Name)
+                     or FUNCTIONS[node.function].role == "factor" for name in used_columns(node, formula.text))
+
+
+def learn_terms(formula: Formula, parts: Parts, source: Source, predictors: tuple[str, ...], missing: str) -> Encoder:
+    """What ``formula``, which consists of ``parts``, asks for of the kept rows."""
     text = formula.text
     every = [*parts.fixed, *(term for part in parts.others if isinstance(part, Grouping) for term in part.effects)]
     factors: dict[str, Factor] = {str(node): _pointing(learn_factor, node, source, text)

@@ -19,7 +19,7 @@ from klimb.errors import InputError, listed, nearest, require
 from klimb.formula.factors import Factor
 from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
-from klimb.formula.numeric import Numeric, learn_numeric, moments
+from klimb.formula.numeric import Numeric, distinct_values, learn_numeric, moments
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import cholesky, row_blocks, triangular_solve
 from klimb.priors import LogNormal
@@ -65,11 +65,11 @@ class GaussianProcess(Term):
         require(most is None or 2 <= most <= 5000, "expected points from 2 to 5000", str(most),
                 "Leave it out for a good number.")
         expressions = tuple(learn_numeric(node, source) for node in arguments["x"])
-        learnt = [moments(expression.evaluate(source), f"gp({expression})", weights=source.weights)
-                  for expression in expressions]
-        found = cls(f"gp({', '.join(map(str, arguments['x']))})", expressions, tuple(center for center, _ in learnt),
-                    tuple(scale for _, scale in learnt), names[key], np.zeros((0, len(expressions))))
-        return (replace(found, points=choose_points(found.block(source).inputs, most or MOST_POINTS)),)
+        learnt = [moments(source.numbers(expression), f"gp({expression})") for expression in expressions]
+        centers, scales = (tuple(numbers) for numbers in zip(*learnt, strict=True))
+        inputs = (distinct_values(expressions, source) - centers) / scales
+        return (cls(f"gp({', '.join(map(str, arguments['x']))})", expressions, centers, scales, names[key],
+                    choose_points(inputs, most or MOST_POINTS)),)
 
     @property
     def size(self) -> int:
@@ -144,9 +144,8 @@ class GaussianProcess(Term):
             "Use s() for a smooth curve over one column, or klimb.trust(fit) to judge the fit as it is.")
 
 
-def choose_points(inputs: Array, most: int) -> Array:
-    """All distinct inputs where they are few, else well-spread ones among them."""
-    distinct = np.unique(inputs, axis=0) if inputs.shape[1] > 1 else np.unique(inputs)[:, None]
+def choose_points(distinct: Array, most: int) -> Array:
+    """All distinct inputs, which come in order, where they are few, else well-spread ones among them."""
     if len(distinct) <= most:
         return distinct
     if distinct.shape[1] == 1:  # between equal spacing, which prediction likes, and equal counts, which data like

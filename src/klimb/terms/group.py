@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -44,12 +45,11 @@ class Group(Term):
     def learn(cls, grouping: Grouping, source: Source, text: str, factors: dict[str, Factor]) -> "tuple[Group, ...]":
         """The groups that occur in the data."""
         columns = tuple(node.name if isinstance(node, Name) else bind(node)["x"].name for node in grouping.groups)
-        coded = [source.with_waiting.factor(column) for column in columns]
-        levels = tuple(labels for _, labels in coded)
+        levels = tuple(source.with_waiting.levels(column)[0] for column in columns)
         cells = None
         if len(columns) > 1:
             sizes = [len(labels) for labels in levels]
-            flat = np.unique(_flatten([codes for codes, _ in coded], sizes))
+            flat = source.with_waiting.folded(partial(_combinations, columns, levels), np.union1d, columns)
             cells = tuple(tuple(int(k) for k in np.unravel_index(cell, sizes)) for cell in flat.tolist())
         keys = [[str(factor) for factor in term] for term in grouping.effects]
         effects = tuple(full_rank(keys, lambda key: isinstance(factors[key], LevelFactor)))
@@ -231,6 +231,12 @@ def _told_vectors(part: StanPart, told: ToldLevels, root: str, prior: str, tag: 
                                     f"crossprod(mdivide_left_tri_low({root}, identity_matrix({k})))"),
                      StanDefinition(f"matrix[{k}, {L}]", f"b{tag}", "", steps=steps)),
         model=(f"target += {prior.replace('{c}', '')} + sum(volume{tag});",))
+
+
+def _combinations(columns: Sequence[str], levels: Sequence[tuple[str, ...]], source: Source) -> Codes:
+    """Which levels of several columns occur together."""
+    parts = [source.codes(column, known) for column, known in zip(columns, levels, strict=True)]
+    return np.unique(_flatten(parts, [len(known) for known in levels]))
 
 
 def _flatten(parts: list[Codes], sizes: list[int]) -> Codes:

@@ -31,7 +31,7 @@ class OffsetTerm(Term):
     def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Any]) -> "tuple[OffsetTerm, ...]":
         """Evaluate once, so that an error shows its place in the formula."""
         expression = learn_numeric(bind(call)["x"], source)
-        expression.evaluate(source)
+        source.look(expression)
         return (cls(expression),)
 
     @property

@@ -11,6 +11,7 @@ fixed column. Beyond the outer knots the second derivative is zero: the curve go
 """
 
 from dataclasses import dataclass, replace
+from functools import partial, reduce
 from typing import Any, Self
 
 import numpy as np
@@ -20,9 +21,10 @@ from klimb.errors import InputError, require
 from klimb.formula.factors import Factor, LevelFactor, NumberFactor, learn_factor
 from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
-from klimb.formula.numeric import CodedStep, Numeric, learn_numeric, moments
+from klimb.formula.numeric import CodedStep, Numeric, distinct_values, learn_numeric, moments
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
+from klimb.rows.summaries import MatrixMoments
 from klimb.rows.table import Source
 from klimb.terms.base import Context, Dense, OneScale
 from klimb.terms.knots import ManyKnots, bands_pay
@@ -65,24 +67,22 @@ class Smooth(OneScale):
         """Knots at quantiles of the different values; the basis orthogonal to the line over the data."""
         arguments = bind(call)
         expression = learn_numeric(arguments["x"], source)
-        x = expression.evaluate(source)
         by = None if arguments["by"] is None else factors[str(arguments["by"])]
         name = f"s({arguments['x']}{f', by={by.name}' if by is not None else ''})"
-        origin, width, knots = _knots(x, expression, arguments)
-        if bands_pay(len(x), len(knots)) if arguments["sparse"] is None else arguments["sparse"]:
+        origin, width, knots = _knots(expression, arguments, source)
+        sparse = arguments["sparse"]
+        if (source.whole and bands_pay(source.n, len(knots))) if sparse is None else sparse:
             return _of_levels(ManyKnots.over(name, expression, (origin, width, knots), by, source))
         transform = np.linalg.inv(np.linalg.cholesky(roughness(knots)).T)
-        u = (x - origin) / width
         # The line is another term's business: take its least-squares fit out of every column.
-        shares = source.shares
-        middle = float(shares @ u)
-        deviation, pieces = shares * (u - middle), list(row_blocks(len(u), len(knots)))
-        mean, moved = np.sum([np.array([shares[rows], deviation[rows]]) @ hats_integrated_twice(u[rows], knots)
-                              for rows in pieces], axis=0) @ transform
-        slope = moved / (deviation @ (u - middle))
-        curve = cls(name, expression, origin, width, knots, transform, np.vstack([mean - slope * middle, slope]), by)
-        scale = float(np.sqrt(sum((shares[rows] @ curve.evaluate(x[rows]) ** 2).sum() for rows in pieces))) or 1.0
-        return _of_levels(replace(curve, transform=transform / scale, line=curve.line / scale))
+        of_place = partial(_moments, expression, origin, width, knots)
+        found: MatrixMoments = source.folded(of_place, MatrixMoments.plus, [expression.column])
+        squares, cross = found.squares[1:, 1:], found.squares[0, 1:]
+        slope = cross / found.squares[0, 0]
+        left = transform.T @ (squares - np.outer(cross, slope)) @ transform
+        scale = float(np.sqrt(max(np.trace(left), 0.0) / found.total)) or 1.0
+        line = np.vstack([found.mean[1:] - slope * found.mean[0], slope]) @ transform
+        return _of_levels(cls(name, expression, origin, width, knots, transform / scale, line / scale, by))
 
     @classmethod
     def fixed_part(cls, call: Call, source: Source, text: str, factors: dict[str, Factor]) -> list[list[str]]:
@@ -92,7 +92,7 @@ class Smooth(OneScale):
         expression = learn_numeric(arguments["x"], source)
         if slope not in factors:  # the column itself may be a term already
             slope = f"s({slope})[slope]"
-            center = CodedStep("center", (moments(expression.evaluate(source), "center", weights=source.weights)[0],))
+            center = CodedStep("center", (moments(source.numbers(expression), "center")[0],))
             factors.setdefault(slope, NumberFactor(slope, Numeric(expression.column, (*expression.steps, center))))
         if arguments["by"] is None:
             return [[slope]]
@@ -140,23 +140,33 @@ def _of_levels(curve: Any) -> tuple[Any, ...]:
     return tuple(replace(curve, name=f"{curve.name}[{level}]", level=k) for k, level in enumerate(curve.by.levels))
 
 
-def _knots(x: Array, expression: Numeric, arguments: dict[str, Any]) -> tuple[float, float, Array]:
+def _knots(expression: Numeric, arguments: dict[str, Any], source: Source) -> tuple[float, float, Array]:
     """The origin and width of x, and knots between 0 and 1."""
-    distinct = np.unique(x)
-    require(len(distinct) >= FEWEST, f"expected at least {FEWEST} different values for a curve",
-            f"{len(distinct)} in {expression}", f"Use {expression} itself, or C({expression.column}).")
+    facts = source.numbers(expression)
     require(3 <= arguments["k"] <= 1000, "expected k from 3 to 1000", str(arguments["k"]),
             "10 is the usual one; raise it for wavier curves.")
-    origin, width = float(distinct[0]), float(distinct[-1] - distinct[0])
-    require(np.isfinite(width), "expected a range that floating point can hold", f"{distinct[0]:g} to {distinct[-1]:g}",
+    origin, width = facts.low, facts.high - facts.low
+    require(np.isfinite(width), "expected a range that floating point can hold", f"{facts.low:g} to {facts.high:g}",
             "Rescale the column.")
+    distinct = np.unique([facts.low, *distinct_values([expression], source)[:, 0], facts.high])
+    require(len(distinct) >= FEWEST, f"expected at least {FEWEST} different values for a curve",
+            f"{len(distinct)} in {expression}", f"Use {expression} itself, or C({expression.column}).")
     if arguments["knots"] is None:
         u = (distinct - origin) / width
         return origin, width, np.unique(np.quantile(u, np.linspace(0.0, 1.0, min(arguments["k"], len(distinct)))))
     inner = (np.array(sorted(set(arguments["knots"]))) - origin) / width
-    require(inner[0] > 0.0 and inner[-1] < 1.0, f"expected inner knots between {distinct[0]:g} and {distinct[-1]:g}",
+    require(inner[0] > 0.0 and inner[-1] < 1.0, f"expected inner knots between {facts.low:g} and {facts.high:g}",
             str(arguments["knots"]), "The ends are knots by themselves.")
     return origin, width, np.unique(np.concatenate([[0.0], inner, [1.0]]))
+
+
+def _moments(expression: Numeric, origin: float, width: float, knots: Array, source: Source) -> MatrixMoments:
+    """Of the place of x between the outer knots, and of the functions N_j there."""
+    u = (expression.evaluate(source) - origin) / width
+    parts = [MatrixMoments.of(np.column_stack([u[rows], hats_integrated_twice(u[rows], knots)]),
+                              None if source.weights is None else source.weights[rows])
+             for rows in row_blocks(len(u), len(knots))]
+    return reduce(MatrixMoments.plus, parts)
 
 
 def hats_integrated_twice(u: Array, knots: Array) -> Array:
