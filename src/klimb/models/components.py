@@ -32,7 +32,6 @@ LEAST_WEIGHT = 1e-4  # of a point that is kept, over that of the heaviest
 NO_THIRD = np.zeros((0, 0, 0, 0))
 TIGHT, SCALED = 0.1, 100  # squared sds over which points of theta share a posterior of the weights; sweeps of scaling
 IN_PIECES = 4  # weights up to which a few pieces are close to Gaussian in every direction
-RARE, MOST_RARE = 0.01, 0.2  # of the mass of theta, and the share of a variance that it may carry
 ROUND = 0.15  # skewness up to which f is Gaussian at fixed theta
 
 
@@ -325,22 +324,6 @@ class Latents:
         spread = np.clip(every.moments()[1], 1e-200, unit)
         size = np.abs(every.weights @ (every.v**1.5 * skewness)) / spread**1.5
         return np.asarray(np.clip(4.0 * size / ROUND - 3.0, 0.0, 1.0))
-
-    def unsettled(self, away: Array, variances: Array, sites: Sequence[Any]) -> Any:
-        """Rows of which 1% of the mass of theta carries much of a variance: what lies beyond it is not in the sum.
-
-        That is asked where theta moves the mean at a given f: a mean time e^(-f / shape) of Weibull's has no variance,
-        strictly, as its shape may be next to 0.
-        """
-        groups, slopes = self.by_model(), {float(np.asarray(site.mean_predictor[1])) for site in sites}
-        if len(groups) == 1 or len(slopes) == 1 or not self.v.any():
-            return False
-        with np.errstate(all="ignore"):
-            squares, shares = self.weights[:, None] * (variances + away**2), self.weights[:, None]
-            own, mass = (np.array([part[rows].sum(axis=0) for _, rows in groups]) for part in (squares, shares))
-            order = np.argsort(-own / mass, axis=0, kind="stable")
-            rare = np.cumsum(np.take_along_axis(mass + np.zeros_like(own), order, axis=0), axis=0) <= RARE
-            return (np.take_along_axis(own, order, axis=0) * rare).sum(axis=0) > MOST_RARE * own.sum(axis=0)
 
     def rows(self, at: Any) -> Latents:
         """At some of the rows, where each has one f."""

@@ -14,7 +14,7 @@ from klimb.formula.factors import INTERCEPT, Factor, LevelFactor, Product
 from klimb.formula.nodes import Name, Operation
 from klimb.likelihoods import Likelihood, Observed
 from klimb.models.components import marginal_quantile
-from klimb.models.prediction import by_leading_order, columns_by_rows, mean_columns, vague
+from klimb.models.prediction import by_leading_order, mean_columns, vague
 from klimb.models.tabulate import limits_reached
 from klimb.priors import PositivePrior
 from klimb.report.text import plain
@@ -230,21 +230,12 @@ def posterior_notes(fit: FormulaFit, priors: Mapping[str, Any] | None) -> tuple[
 
 
 def _unsure(fit: FormulaFit) -> Iterator[str]:
-    """Rows whose mean is known to an order of magnitude, by draws with weights or by a correction to leading order.
-
-    And rows of which the sd of the mean rests on shapes with next to no mass.
-    """
-    top, rows, model = fit.components.pruned(1.0), fit.linear.rows, fit.model
-    if rows is not None and model.likelihood.following(model.theta.of_owner(model.at, model.likelihood.parameters))[1]:
-        columns = columns_by_rows(fit.components, model, rows, "mean", 0.05, (), None, fitted=True)
-        if count := int(np.count_nonzero(np.isnan(columns["sd"]) & ~np.isnan(columns["mean"]))):
-            yield (f"sds of the means of {count:,} row{'s' if count > 1 else ''} rest on values of {model.names[-1]} "
-                   'that have 1% of the mass, and are NaN in predict(kind="mean"): read their intervals.')
-        return
+    """Rows whose mean is known to an order of magnitude, by draws with weights or by a correction to leading order."""
+    top, rows = fit.components.pruned(1.0), fit.linear.rows
     pointed = bool(top.parts[0].points.size)
-    if rows is None or not (pointed or by_leading_order(fit.components, model.likelihood)):
+    if rows is None or not (pointed or by_leading_order(fit.components, fit.model.likelihood)):
         return
-    f = top.straight(top.models(model), rows)[0]
+    f = top.straight(top.models(fit.model), rows)[0]
     unsure, ending = vague(f), "; fit.exact().predict() has them"
     if pointed:  # an sd of f below 1 leaves enough draws in any tail
         unsure, ending = f.v[0] > 1.0, ""

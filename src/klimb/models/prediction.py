@@ -159,8 +159,7 @@ def mean_columns(f: Latents, tail: float) -> dict[str, Array]:
         with np.errstate(all="ignore"):
             squares = f.weights[:, None] * (means - mean) ** 2
             sd = np.where(squares.sum(axis=0) ** 2 / (squares**2).sum(axis=0) < CARRIERS, np.nan, sd)
-    return {"mean": mean, "sd": np.where(f.unsettled(means - mean, variances, sites), np.nan, sd),
-            "lower": ends[0], "upper": ends[1]}
+    return {"mean": mean, "sd": sd, "lower": ends[0], "upper": ends[1]}
 
 
 def mean_moments(model: Any, m: Array, v: Array) -> tuple[Array, Array]:
@@ -288,8 +287,7 @@ def response_columns(f: Latents, sites: list[Site], tail: float) -> dict[str, Ar
     ends = {"lower": response_quantile(f, sites, tail), "upper": response_quantile(f, sites, 1.0 - tail)}
     if sites[0].log_concave or sites[0].response != "real":
         mean, variance = mixture_moments(f.weights, means, variances)
-        unsettled = f.unsettled(means - mean, variances, sites)
-        return {"mean": mean, "sd": np.sqrt(np.where(unsettled, np.nan, variance)), **ends}
+        return {"mean": mean, "sd": np.sqrt(variance), **ends}
     no_mean, no_sd = moments_missing(f.weights, sites)
     mean, variance = np.full_like(means[0], np.nan), np.full_like(means[0], np.nan)
     if no_mean <= HEAVY:
