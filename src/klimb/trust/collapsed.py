@@ -271,6 +271,11 @@ class CollapsedWeights(ShockWeights):
     def _each(self) -> int:  # type: ignore[override]
         return len(self.rule[1])
 
+    @property
+    def means(self) -> Array:
+        """Of f at every row, under q."""
+        return self._rows.m
+
     def evidence(self, e: Array) -> Array:
         return self.bound + self._at_rest[0] + self._sums(e)
 
