@@ -33,13 +33,14 @@ from klimb.models.repair import (
     shared_modes,
 )
 from klimb.numerics.arrays import Array
-from klimb.numerics.lowdiscrepancy import matched_draws, normal_draws
+from klimb.numerics.lowdiscrepancy import matched_draws
 from klimb.numerics.pareto import RELIABLE, SmoothedWeights, smooth_log_weights
 from klimb.numerics.proposals import DEGREES, StudentMixture, student_log_density
 from klimb.trust.collapsed import CollapsedDraws, CollapsedWeights, ShockWeights
 from klimb.trust.coupled import coupled_weights
 from klimb.trust.gap import EvidenceGaps, leading_moments
 from klimb.trust.pieces import ROUND, cut_posterior, skewness
+from klimb.trust.tails import Mean, tail_draws, tilts
 from klimb.trust.weights import bends
 
 GAIN_DRAWS, PROBE_DRAWS, FEWEST_DRAWS, DRAWS_PER_WEIGHT, MOST_DRAWS = 8, 16, 16, 8, 2048
@@ -59,7 +60,8 @@ MILD = 1.15  # growth of an sd up to which leading order tells it to 2%, better 
 USABLE = 0.15  # effective draws over draws from which moments are taken
 ENOUGH = 1000  # effective draws at the only theta: means to 0.03 sd, sds to 2%
 ENOUGH_MANY, MANY_VALUES = 4000, 3e6  # the same, and values, where third moments alone stand for tails: sds to 1%
-MOST_POINTED, POINTS = 8, 2048  # weights up to which draws are kept, and how many for each: ends of chances to 0.15 sd
+FAR = 2.0  # sds from the mean of f, where an sd of a mean may rest, from which that is looked at
+SHOWN = 0.2  # nats by which skewness moves a log density where an sd of a mean rests, from which chains go there
 UNHARMED = 0.5  # effective draws over draws above which the weights at one of many theta are kept in a repair
 WRONG_ALONE, WRONG_EACH = 0.08, 0.2  # standard errors above which they are of no use: at the only theta, at one of many
 LIKELY = 0.005  # share of a point of theta, over that of the heaviest, from which its own weights must be usable
@@ -83,6 +85,15 @@ class Correction:
     third: Array = field(default_factory=lambda: NOTHING)  # central moments, see `klimb.latents.arrow.third_moments`
     error: float = 0.0  # standard error of a mean in sd, or of an sd, where particles were drawn
     weighed: float = float("nan")  # change of an sd by weights of another q than the fit's, relative
+
+
+def mean_by_f(model: Any) -> Mean | None:
+    """What makes the mean of y of f; None where that is f, or y has several."""
+    likelihood = model.likelihood
+    if len(likelihood.fields) > 1 or likelihood.response in ("ordered", "classes") or likelihood.link.name == "identity":
+        return None
+    shift, slope = model.new_site(None).mean_predictor
+    return lambda f: np.asarray(likelihood.link.inverse(shift + slope * f))
 
 
 def evidence_alone(gain: float) -> Correction:
@@ -141,10 +152,11 @@ class Corrector:
     """
 
     def __init__(self, result: Result, *, alone: bool = False, repairs: bool = False,
-                 modes: Sequence[tuple[Array, Array]] = ()) -> None:
+                 modes: Sequence[tuple[Array, Array]] = (), mean: Mean | None = None) -> None:
         self._count, self._variance, self._alone = 0, 0.0, alone
         self._free, self.repairs = ALONE_VALUES if alone else FREE_VALUES, repairs
         self._by_gap, self._gaps = False, EvidenceGaps()  # whether evidence comes from these alone
+        self._mean = mean  # of y by f, where its sd is shown and may rest on tails
         self._modes = modes  # means and roots of the shared weights, where there are several
         self.wanted, self.efficiency = False, float("nan")  # efficiency is 1 where there is nothing to correct
         self.only_gains = False  # whether nothing but the evidence, and moments to leading order, is corrected
@@ -248,15 +260,15 @@ class Corrector:
             return None
         smoothed = smooth_log_weights(draws.log_weights)
         uneven = (smoothed.khat > 0.5 and smoothed.effective < n / (1.0 + EVEN)) or smoothed.effective < 0.8 * n
-        pointed = (self._alone and dim <= MOST_POINTED and weights.shocks.simple and smoothed.effective > 2 * dim
-                   and POINTS * weights.work <= MANY_VALUES
-                   and (uneven or skewness(draws.e, smoothed.normalised) > ROUND))
+        reached = None
+        if self._mean is not None and weights.shocks.simple and smoothed.effective > 2 * dim:
+            reached = self._tails(weights, draws, smoothed, uneven, seed)
         few = uneven and (dim <= WIDE_DIM or smoothed.effective < UNHARMED * n)  # too few to tell of directions
         # What several classes share has the moments of its prior by matched draws alone.
         tails = np.zeros((dim, 0)) if few or weights.shocks.outputs > 1 else _skewed(draws, smoothed.normalised)
-        if pointed:
-            n = max(n, min(POINTS * dim, int(MANY_VALUES / weights.work)))
-            draws, smoothed = _wider(weights, draws, smoothed, n, seed, weights.directions())
+        if reached is not None:
+            draws, smoothed = reached
+            n = len(draws.e)
         elif smoothed.effective > 2 * dim and (tails.size or (uneven and dim <= WIDE_DIM)):
             draws, smoothed = _wider(weights, draws, smoothed, n, seed, tails)
             enough, most = (ENOUGH, MOST_VALUES) if dim <= IN_PIECES else (ENOUGH_MANY, MANY_VALUES)
@@ -272,12 +284,14 @@ class Corrector:
         parts: tuple[tuple[float, WeightPosterior], ...] = ()
         if efficiency >= USABLE:
             pieces = self._budget(brief).pieces
-            parts = ((1.0, cut_posterior(draws, share, draws.moments(share), weights.shocks, pieces, pointed)),)
+            parts = ((1.0, cut_posterior(draws, share, draws.moments(share), weights.shocks, pieces,
+                                         reached is not None)),)
         third = _third(weights.shocks, draws.third(share)) if parts and dim <= WIDE_DIM else NOTHING
         untold = parts and weights.shocks.outputs == 1 and not _complete(third, weights.shocks)
         if untold and (self._count % COUNTED == 1 or not weights.shocks.own.size):  # with levels third moments alone
             wider, growth = _leading(result)
-            if wider is not None and growth <= MILD and not weights.shocks.own.size:  # then draws tell its mean alone
+            if wider is not None and growth <= MILD and not weights.shocks.own.size and reached is None:
+                # Draws tell its mean alone.
                 parts = ((1.0, replace(wider, mean=parts[0][1].mean)),)  # type: ignore[type-var]
             elif wider is not None:
                 parts = ((1.0, parts[0][1].widened(np.zeros((0, wider.size)), wider.cubes)),)
@@ -287,6 +301,24 @@ class Corrector:
             before = np.linalg.norm(weights.shocks.q.root, axis=1)
             weighed = float(np.abs(before / np.maximum(parts[0][1].sd(), 1e-300) - 1.0).max())
         return Correction(smoothed.log_mean - weights.bound, parts, log_weights, efficiency, third, weighed=weighed)
+
+    def _tails(self, weights: ShockWeights, draws: CollapsedDraws, smoothed: SmoothedWeights, uneven: bool,
+               seed: int) -> tuple[CollapsedDraws, SmoothedWeights] | None:
+        """Draws as far out as sds of means of y rest; None where Gaussians tell of that, or draws would cost too much.
+        """
+        assert self._mean is not None and isinstance(weights, CollapsedWeights)
+        share = smoothed.normalised
+        if not (uneven or skewness(draws.e, share) > ROUND):
+            rows = np.asarray(weights.shocks.shared_rows)
+            v = (rows**2).sum(axis=1)
+            far = np.abs(tilts(weights.means, v, self._mean)[0])
+            own = far > FAR
+            if not own.any():
+                return None
+            third = np.einsum("abc,ia,ib,ic->i", draws.third(share)[0], *(rows[own],) * 3, optimize=True)
+            if (np.abs(third) / v[own] ** 1.5 * (far[own] ** 3 - 3.0 * far[own])).max() < 6.0 * SHOWN:
+                return None
+        return tail_draws(weights, draws.moments(share), self._mean, seed)
 
     def _draws(self, dim: int) -> int:
         even = self._variance <= EVEN
@@ -398,10 +430,9 @@ def _wider(weights: ShockWeights, first: CollapsedDraws, smoothed: SmoothedWeigh
     root, dim = np.linalg.cholesky((vectors * np.maximum(values, 0.25)) @ vectors.T), len(values)
     if tails.size:
         along, own = np.linalg.qr(np.linalg.solve(root, tails), mode="complete")[0], tails.shape[1]
-        every = own == dim
-        z, wide = (normal_draws if every else matched_draws)(n, dim, seed=seed + SEEDS), 1.0 if every else TAIL
-        z[:, :own] = wide * stdtrit(DEGREES, ndtr(z[:, :own]))
-        log_proposal = student_log_density((z[:, :own] / wide) ** 2, 1, np.log(wide)).sum(axis=1)
+        z = matched_draws(n, dim, seed=seed + SEEDS)
+        z[:, :own] = TAIL * stdtrit(DEGREES, ndtr(z[:, :own]))
+        log_proposal = student_log_density((z[:, :own] / TAIL) ** 2, 1, np.log(TAIL)).sum(axis=1)
         log_proposal += _log_normal(z[:, own:], dim - own)
         root = root @ along
     else:

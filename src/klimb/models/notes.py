@@ -14,7 +14,7 @@ from klimb.formula.factors import INTERCEPT, Factor, LevelFactor, Product
 from klimb.formula.nodes import Name, Operation
 from klimb.likelihoods import Likelihood, Observed
 from klimb.models.components import marginal_quantile
-from klimb.models.prediction import by_leading_order, mean_columns, vague
+from klimb.models.prediction import by_leading_order, vague
 from klimb.models.tabulate import limits_reached
 from klimb.priors import PositivePrior
 from klimb.report.text import plain
@@ -239,8 +239,8 @@ def _unsure(fit: FormulaFit) -> Iterator[str]:
     unsure, ending = vague(f), "; fit.exact().predict() has them"
     if pointed:  # an sd of f below 1 leaves enough draws in any tail
         unsure, ending = f.v[0] > 1.0, ""
-        points = fit.components.pointed(fit.model, rows.some(np.flatnonzero(unsure))) if unsure.any() else None
-        unsure = unsure if points is None else np.isnan(mean_columns(points, 0.05)["sd"])
+        found = fit.components.pointed(fit.model, rows.some(np.flatnonzero(unsure))) if unsure.any() else None
+        unsure = unsure if found is None else np.isnan(found.mean_columns(0.05)["sd"])
     if count := int(np.count_nonzero(unsure)):
         yield (f"means of {count:,} row{'s' if count > 1 else ''} are known to an order of magnitude only: read their "
                f'intervals. Their sds in predict(kind="mean") rest on the far tail and are NaN{ending}.')

@@ -16,6 +16,7 @@ from klimb.latents.weights_posterior import WeightPosterior
 from klimb.numerics.arrays import Array
 from klimb.trust.collapsed import CollapsedDraws
 
+MOST_NUMBERS, FEWEST_POINTS = 65_536, 1024  # of draws that are kept
 ROUND = 0.2  # skewness across the first cut up to which one piece is enough
 EFFECTIVE = 6  # draws of a piece that are effective for each of its directions, at least
 
@@ -47,8 +48,11 @@ def cut_posterior(draws: CollapsedDraws, weights: Array, moments: ShockMoments, 
     cut = CutWeights(whole, np.array(shares), tuple(pieces))
     if not pointed:
         return cut
-    points = shocks.q.shared + (moments.centre + (draws.e - centre) @ turn.T) @ shocks.q.root.T
-    return replace(cut, points=points, point_shares=weights)
+    pulls = draws.gradient - draws.e
+    pulls = np.linalg.solve(pulls.T @ (weights[:, None] * pulls), pulls.T).T
+    kept = slice(None, None, -(-len(weights) // max(MOST_NUMBERS // draws.e.shape[1], FEWEST_POINTS)))
+    return replace(cut, points=shocks.q.shared + draws.e[kept] @ shocks.q.root.T, pulls=pulls[kept] @ shocks.q.root.T,
+                   point_shares=weights[kept] / weights[kept].sum())
 
 
 def skewness(e: Array, weights: Array) -> float:

@@ -1,0 +1,111 @@
+"""Densities of f at single rows, from weighted draws of the weights and the slopes of their log posterior there.
+
+For f = x'w and a direction d with x'd = 1 the slope of log p(f | y) is the mean of d' grad log p(w | y) over the draws
+that have this f (Stein). So one density after another is that of a Gaussian, corrected by means of what slopes differ
+from its own, over bins of f. That has far less noise than shares of draws: tails need as few draws as there are
+differences to see, and weights of draws count within a bin alone. d = M^-1 x / x'M^-1 x with M the second moments of
+the gradient makes the noise least: the variance of the slopes is that of their means, which is given, and the noise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from klimb.numerics.arrays import Array, Index
+
+BINS, NODES = 24, 201  # of f: for means of slopes, and for the density
+WIDEST, BEYOND = 4.0, 1.0  # sds that the density reaches at least, and beyond the draws
+UNSURE = 0.07  # standard error of an sd, relative, from which it is left open
+FEWEST = 2.0  # effective draws of a bin from which their spread is known
+
+
+@dataclass(frozen=True, eq=False)
+class Densities:
+    """p(f | y) of each row by ``mass`` (G, n) at ``f`` (G, n), as far as draws tell."""
+
+    f: Array
+    mass: Array
+    ends: tuple[Array, Array]  # of the draws
+    noise: Array  # (BINS, n): variances of the means of slopes, in sds of f
+    unit: Array  # sd of f under the draws
+    map: tuple[float, float]  # shift and slope of the mean's predictor
+    likelihood: Any
+
+    @classmethod
+    def of(cls, f: Array, slopes: Array, shares: Array, site: Any, likelihood: Any) -> Densities:
+        """From f (S, n) at the draws, x'M^-1 grad log p there, and their ``shares``."""
+        centre = shares @ f
+        unit = np.sqrt(np.maximum(shares @ (f - centre) ** 2, 1e-300))
+        z = (f - centre) / unit
+        more = slopes * (unit / np.maximum(shares @ slopes**2, 1e-300)) + z
+        low, high = z.min(axis=0), z.max(axis=0)
+        width, n = np.maximum(high - low, 1e-300) / BINS, f.shape[1]
+        place = np.minimum(((z - low) / width).astype(np.intp), BINS - 1) * n + np.arange(n)
+
+        def summed(values: Array) -> Array:
+            return np.bincount(place.ravel(), values.ravel(), BINS * n).reshape(BINS, n)
+
+        share = np.broadcast_to(shares[:, None], f.shape)
+        total, squares = summed(share), summed(share**2)
+        over = np.maximum(total, 1e-300)
+        at, mean = summed(share * z) / over, summed(share * more) / over
+        spread, effective = summed(share * more**2) / over - mean**2, total**2 / np.maximum(squares, 1e-300)
+        noise = np.where(effective > FEWEST, spread / np.maximum(effective - 1.0, 1.0), FEWEST**2)
+        nodes = np.linspace(np.minimum(low, -WIDEST) - BEYOND, np.maximum(high, WIDEST) + BEYOND, NODES)
+        slope = np.empty_like(nodes)
+        for row in range(n):
+            known = total[:, row] > 0.0
+            slope[:, row] = np.interp(nodes[:, row], at[known, row], mean[known, row])
+        slope -= nodes
+        logs = np.cumsum(slope, axis=0) - 0.5 * slope  # of the trapezoidal rule, up to a constant
+        logs *= nodes[1] - nodes[0]
+        mass = np.exp(logs - logs.max(axis=0))
+        mass /= mass.sum(axis=0)
+        return cls(centre + unit * nodes, mass, (centre + unit * low, centre + unit * high), noise, unit,
+                   site.mean_predictor, likelihood)
+
+    def moments(self) -> tuple[Array, Array]:
+        """Mean and variance of f."""
+        return self._moments(self.f)
+
+    def _moments(self, values: Array) -> tuple[Array, Array]:
+        mean = (self.mass * values).sum(axis=0)
+        return mean, (self.mass * (values - mean) ** 2).sum(axis=0)
+
+    @cached_property
+    def _below(self) -> Array:
+        return np.asarray(np.cumsum(self.mass, axis=0) - 0.5 * self.mass)
+
+    def interval(self, tail: float) -> list[Array]:
+        """The ends beyond which lies ``tail`` on either side."""
+        pairs = list(zip(self._below.T, self.f.T, strict=True))
+        return [np.array([np.interp(p, *own) for own in pairs]) for p in (tail, 1.0 - tail)]
+
+    def mean_columns(self, tail: float) -> dict[str, Array]:
+        """E[y | f]: its mean, its sd where draws tell it (NaN elsewhere), and the transformed quantiles of f."""
+        (shift, slope), inverse = self.map, self.likelihood.link.inverse
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = inverse(shift + slope * self.f)
+            mean, variance = self._moments(values)
+            known = self._known(self.mass * (values - mean) ** 2)
+        ends = np.sort([inverse(shift + slope * end) for end in self.interval(tail)], axis=0)
+        return {"mean": mean, "sd": np.where(known, np.sqrt(variance), np.nan), "lower": ends[0], "upper": ends[1]}
+
+    def _known(self, parts: Array) -> Array:
+        """Whether a sum of ``parts`` (G, n), log p times what is known, rests where draws are, with little noise.
+
+        The slope between two nodes moves the share of all parts beyond it, less that of all mass beyond it.
+        """
+        upto = np.cumsum(parts, axis=0)
+        upto /= np.maximum(upto[-1], 1e-300)
+        n, low, high = parts.shape[1], *self.ends
+        quarter, last = (self.f[(upto < q).sum(axis=0).clip(max=NODES - 1), np.arange(n)] for q in (0.25, 0.75))
+        moved = (np.cumsum(self.mass, axis=0) - upto) * ((self.f[1] - self.f[0]) / self.unit)
+        bins: Index = np.clip((BINS * (self.f - low) / (high - low)).astype(np.intp), 0, BINS - 1)
+        each = np.bincount((bins * n + np.arange(n)).ravel(), moved.ravel(), BINS * n).reshape(BINS, n)
+        error = 0.5 * np.sqrt((each**2 * self.noise).sum(axis=0))
+        return np.asarray((quarter >= low) & (last <= high) & (error < UNSURE))
