@@ -92,8 +92,8 @@ class WidenedWeights(WeightPosterior):
 class CutWeights(WeightPosterior):
     """``whole`` answers for means and covariances; draws, and chances that hang on tails, come from the ``pieces``.
 
-    Weighted draws of the exact posterior, its ``points``, tell of chances near 0 what no few pieces do, with their
-    ``pulls``: M^-1 times the gradients of its log density, of second moments M, so that x'pull has the variance x'M^-1 x.
+    Weighted draws of the exact posterior, less the mean, tell of chances near 0 what no few pieces do: its ``points``.
+    Their ``pulls`` are M^-1 times the gradients of its log density, of second moments M. Both have 32 bits.
 
     >>> from klimb.latents.weights_posterior import DenseWeights
     >>> ends = DenseWeights(np.array([-1.0]), np.eye(1)), DenseWeights(np.array([1.0]), np.eye(1))
@@ -141,7 +141,7 @@ class CutWeights(WeightPosterior):
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         if self.points.size:
-            return np.asarray(self.points[rng.choice(len(self.points), n, p=self.point_shares)])
+            return np.asarray(self.mean + self.points[rng.choice(len(self.points), n, p=self.point_shares)])
         counts = rng.multinomial(n, self.shares / self.shares.sum())
         draws = [piece.sample(int(count), rng) for piece, count in zip(self.pieces, counts, strict=True)]
         return np.asarray(rng.permutation(np.concatenate(draws)))

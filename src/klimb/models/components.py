@@ -166,7 +166,8 @@ class Components:
         functionals = here.functionals(prepared, **options)
         if np.any(functionals.rest):
             return None
-        f, slopes = functionals.shift + part.push(functionals.L, part.points), part.push(functionals.L, part.pulls)
+        f, slopes = (part.push(functionals.L, own) for own in (part.points, part.pulls))
+        f += functionals.shift + part.push(functionals.L, part.mean[None])
         return Densities.of(f, slopes, part.point_shares, here.new_site(None), here.likelihood)
 
     def under(self, models: Sequence[Any], prepared: Any, **options: Any) -> Latents:

@@ -17,10 +17,13 @@ import numpy as np
 
 from klimb.numerics.arrays import Array, Index
 
-BINS, NODES = 24, 201  # of f: for means of slopes, and for the density
+NODES = 201  # of f
+DRAWS, MOST_BINS = 64, 64  # of a bin on average, and bins for means of slopes
 WIDEST, BEYOND = 4.0, 1.0  # sds that the density reaches at least, and beyond the draws
+# Shares of pieces of f that stand for it where y itself is predicted: chances rest on far tails.
+SHARES = np.array([1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.04, 0.1, 0.2])
+SHARES = np.concatenate([SHARES, [1.0 - 2.0 * SHARES.sum()], SHARES[::-1]])
 UNSURE = 0.07  # standard error of an sd, relative, from which it is left open
-FEWEST = 2.0  # effective draws of a bin from which their spread is known
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +33,7 @@ class Densities:
     f: Array
     mass: Array
     ends: tuple[Array, Array]  # of the draws
-    noise: Array  # (BINS, n): variances of the means of slopes, in sds of f
+    noise: Array  # (bins, n): variances of the means of slopes, in sds of f
     unit: Array  # sd of f under the draws
     map: tuple[float, float]  # shift and slope of the mean's predictor
     likelihood: Any
@@ -43,18 +46,19 @@ class Densities:
         z = (f - centre) / unit
         more = slopes * (unit / np.maximum(shares @ slopes**2, 1e-300)) + z
         low, high = z.min(axis=0), z.max(axis=0)
-        width, n = np.maximum(high - low, 1e-300) / BINS, f.shape[1]
-        place = np.minimum(((z - low) / width).astype(np.intp), BINS - 1) * n + np.arange(n)
+        bins, n = min(len(z) // DRAWS + 2, MOST_BINS), f.shape[1]
+        place = _bins(z, low, high, bins)
 
         def summed(values: Array) -> Array:
-            return np.bincount(place.ravel(), values.ravel(), BINS * n).reshape(BINS, n)
+            return np.bincount(place, values.ravel(), bins * n).reshape(bins, n)
 
         share = np.broadcast_to(shares[:, None], f.shape)
         total, squares = summed(share), summed(share**2)
         over = np.maximum(total, 1e-300)
         at, mean = summed(share * z) / over, summed(share * more) / over
-        spread, effective = summed(share * more**2) / over - mean**2, total**2 / np.maximum(squares, 1e-300)
-        noise = np.where(effective > FEWEST, spread / np.maximum(effective - 1.0, 1.0), FEWEST**2)
+        spread = summed(share * more**2) / over - mean**2
+        effective = np.where(squares > 0.0, total / np.maximum(squares, 1e-300) * total, 1.0)
+        noise = np.maximum(spread, (total * spread).sum(axis=0)) / effective
         nodes = np.linspace(np.minimum(low, -WIDEST) - BEYOND, np.maximum(high, WIDEST) + BEYOND, NODES)
         slope = np.empty_like(nodes)
         for row in range(n):
@@ -85,6 +89,19 @@ class Densities:
         pairs = list(zip(self._below.T, self.f.T, strict=True))
         return [np.array([np.interp(p, *own) for own in pairs]) for p in (tail, 1.0 - tail)]
 
+    def pieces(self) -> tuple[Array, Array, Array]:
+        """Shares, and means and variances by piece (pieces, n), of the same densities cut at fixed quantiles."""
+        away, upto = (self.f - (centre := self.moments()[0])) / self.unit, np.cumsum(SHARES)[:-1]
+        sums = [np.cumsum(self.mass * away**k, axis=0) for k in range(3)]
+        each = np.empty((3, len(SHARES), self.f.shape[1]))
+        for row, below in enumerate(sums[0].T):
+            for k in range(3):
+                inner = np.interp(upto, below, sums[k][:, row])
+                each[k, :, row] = np.diff(inner, prepend=0.0, append=sums[k][-1, row])
+        means = each[1] / SHARES[:, None]
+        variances = np.maximum(each[2] / SHARES[:, None] - means**2, 1e-12)
+        return SHARES, centre + self.unit * means, self.unit**2 * variances
+
     def mean_columns(self, tail: float) -> dict[str, Array]:
         """E[y | f]: its mean, its sd where draws tell it (NaN elsewhere), and the transformed quantiles of f."""
         (shift, slope), inverse = self.map, self.likelihood.link.inverse
@@ -105,7 +122,13 @@ class Densities:
         n, low, high = parts.shape[1], *self.ends
         quarter, last = (self.f[(upto < q).sum(axis=0).clip(max=NODES - 1), np.arange(n)] for q in (0.25, 0.75))
         moved = (np.cumsum(self.mass, axis=0) - upto) * ((self.f[1] - self.f[0]) / self.unit)
-        bins: Index = np.clip((BINS * (self.f - low) / (high - low)).astype(np.intp), 0, BINS - 1)
-        each = np.bincount((bins * n + np.arange(n)).ravel(), moved.ravel(), BINS * n).reshape(BINS, n)
+        place = _bins(self.f, low, high, bins := len(self.noise))
+        each = np.bincount(place, moved.ravel(), bins * n).reshape(bins, n)
         error = 0.5 * np.sqrt((each**2 * self.noise).sum(axis=0))
         return np.asarray((quarter >= low) & (last <= high) & (error < UNSURE))
+
+
+def _bins(values: Array, low: Array, high: Array, count: int) -> Index:
+    """Numbers of the bins of values (S, n), of ``count`` for each of n columns, flat."""
+    place = (values - low) * (count / np.maximum(high - low, 1e-300))
+    return np.asarray(np.clip(place, 0, count - 1).astype(np.intp) * values.shape[1] + np.arange(values.shape[1])).ravel()

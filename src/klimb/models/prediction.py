@@ -73,14 +73,10 @@ def columns_by_rows(components: Components, model: Any, prepared: Any, kind: Pre
 
     def columns(some: Any, parts: Components, models: Any) -> dict[str, Array]:
         rows, own = prepared.some(some), {name: values[some] for name, values in (aux or {}).items()}
-        densities = whole.pointed(model, rows, **options) if kind != "response" else None
-        if densities is not None and kind == "mean":
-            return densities.mean_columns(tail)
-        if densities is not None and kind == "latent":
-            return latent_columns(densities, tail)
+        if (densities := whole.pointed(model, rows, **options)) is not None:
+            shares, m, v = densities.pieces()
+            return columns_of(Latents(shares, m, v, models[:1] * len(m)), kind, tail, levels, own or None, densities)
         f, skewness = parts.straight(models, rows, **options)
-        if densities is not None:
-            return columns_of(f, kind, tail, levels, own or None, densities)
         found = columns_at(f, skewness, own)
         if untold:
             found["sd"] = np.where(vague(f), np.nan, found["sd"])

@@ -2,11 +2,11 @@
 
 The sd of a chance h(f) near 0 rests where p h^2 has its mass, p being the posterior: often several sds of f from its
 mean, with a thousandth of the mass of p and less. Beside chains at p others go at p h(f_i) and at p h(f_i)^2, for rows
-i of the data that lie apart. All are Hamiltonian, and begin at draws of a wide t that are chosen by their weights.
+i of the data that lie apart. All are Hamiltonian, and begin at draws of a Gaussian that are chosen by their weights.
 
 Draws of all together count as those of a mixture. With n_k draws of the density p b_k / c_k, where c_k = E_p b_k, the
 weight of a draw is 1 / sum_k n_k b_k / c_k, and c_k is the weighted mean of b_k: iterations solve that (Shirts and
-Chodera, J. Chem. Phys. 129, 2008). The t is one of these densities, and its c_k gives the evidence.
+Chodera, J. Chem. Phys. 129, 2008). The Gaussian is one of these densities, and its c_k gives the evidence.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ import numpy as np
 
 from klimb.latents.shocks import ShockMoments
 from klimb.numerics.arrays import Array, Index
+from klimb.numerics.lowdiscrepancy import normal_draws
 from klimb.numerics.pareto import SmoothedWeights
-from klimb.numerics.proposals import StudentMixture
 from klimb.trust.collapsed import CollapsedDraws, CollapsedWeights
 
 Mean: TypeAlias = Callable[[Array], Array]  # of y, by f
 
-CHAINS, FEWEST_CHAINS = 256, 48
+FEWEST_CHAINS, MOST_CHAINS = 48, 320
 AT_P = 0.35  # share of the chains
 LENGTH, SETTLING = 16, 6  # draws of a chain that count, and those before them
 KICKS, PATH = 4, 1.4  # steps of a path, and its length in sds
 WANTED, RATE, LEAST = 0.8, 0.5, 0.5  # share of paths that are taken, how fast steps follow it, and what is too few
-POOL, WIDER = 1024, 0.45  # draws that chains begin at, and the scale of their t: 1 + this / sqrt(dim)
-MOST_VALUES = 2e7  # of log p
+POOL, WIDER = 1024, 0.25  # draws that chains begin at, and the scale of these: 1 + this / sqrt(dim)
+VALUES, MOST_VALUES = 4e6, 2e7  # of log p: that more than `FEWEST_CHAINS` may take, and at most
 APART, FARTHEST = 1.0, 6.0  # squared sds between the ends of two tilts that are both followed; sds to the end of any
 SCORES = np.linspace(-7.0, 7.0, 57)  # of f
 SMALLEST, AHEAD = 1e-300, 1e-4  # h, and a step in f for its slope
@@ -61,14 +61,15 @@ def tail_draws(weights: CollapsedWeights, found: ShockMoments, mean: Mean,
     ``found`` are the moments of p as first seen.
     """
     dim, rng = weights.shocks.dim, np.random.default_rng(seed)
-    count = min(int(MOST_VALUES / (weights.work * KICKS * (SETTLING + LENGTH))), CHAINS)
-    if count < FEWEST_CHAINS:
+    each = weights.work * KICKS * (SETTLING + LENGTH)
+    if FEWEST_CHAINS * each > MOST_VALUES:
         return None
+    count = int(np.clip(VALUES / each, FEWEST_CHAINS, MOST_CHAINS))
     values, vectors = np.linalg.eigh(found.spread)
     root = np.linalg.cholesky((vectors * np.maximum(values, 0.25)) @ vectors.T)
-    t = StudentMixture(np.ones(1), found.centre[None], ((1.0 + WIDER / np.sqrt(dim)) * root)[None])
-    pool = t.draws(POOL, seed)
-    log_ratio = weights.log_density(pool)[0] - t.log_density(pool)
+    wide = (1.0 + WIDER / np.sqrt(dim)) * root
+    pool = found.centre + normal_draws(POOL, dim, seed=seed) @ wide.T
+    log_ratio = weights.log_density(pool)[0] - _log_normal(pool, found.centre, wide)
     if not np.isfinite(log_ratio).any():
         return None
     tilted = _Tilted.of(weights, found, root, mean, count)
@@ -78,8 +79,9 @@ def tail_draws(weights: CollapsedWeights, found: ShockMoments, mean: Mean,
     if gone < LEAST:
         return None
     draws = weights(np.concatenate(chains))
-    log_p = draws.log_weights - 0.5 * (draws.e**2).sum(axis=1) - 0.5 * dim * np.log(2.0 * np.pi)
-    log_share = _shares(tilted, np.vstack([draws.e, pool]), np.append(t.log_density(draws.e) - log_p, -log_ratio))
+    log_p = draws.log_weights + _log_normal(draws.e, np.zeros(dim), np.eye(dim))
+    own = _log_normal(draws.e, found.centre, wide) - log_p
+    log_share = _shares(tilted, np.vstack([draws.e, pool]), np.append(own, -log_ratio))
     return replace(draws, log_weights=log_share), SmoothedWeights(log_share, -np.inf, 0)
 
 
@@ -128,6 +130,11 @@ class _Tilted:
         return value, gradient
 
 
+def _log_normal(e: Array, mean: Array, root: Array) -> Array:
+    z = np.linalg.solve(root, (e - mean).T)
+    return np.asarray(-0.5 * (z**2).sum(axis=0) - 0.5 * len(z) * np.log(2.0 * np.pi) - np.linalg.slogdet(root)[1])
+
+
 def _chosen(log_weights: Array, rng: np.random.Generator) -> int:
     edges = np.cumsum(np.exp(log_weights - log_weights.max()))
     return int(np.searchsorted(edges, edges[-1] * rng.random()))
@@ -162,20 +169,20 @@ def _paths(weights: CollapsedWeights, tilted: _Tilted, e: Array, root: Array,
     return found, float(np.mean(gone))
 
 
-def _shares(tilted: _Tilted, e: Array, log_t: Array) -> Array:
-    """Log weights of the draws of chains, whose mean is the evidence; those of the t come last in ``e``.
+def _shares(tilted: _Tilted, e: Array, log_first: Array) -> Array:
+    """Log weights of the draws of chains, whose mean is the evidence; those that they began at come last in ``e``.
 
-    ``log_t`` are the logs of t / p, p not normalised.
+    ``log_first`` are the logs of the Gaussian over p, p not normalised.
     """
     logs, n, K = tilted.logs(e), len(e) - POOL, len(tilted.m)
-    log_t = np.minimum(log_t, log_t.min() + IMPOSSIBLE)
-    logs = np.column_stack([np.zeros(len(e)), logs, 2.0 * logs, log_t])
+    log_first = np.minimum(log_first, log_first.min() + IMPOSSIBLE)
+    logs = np.column_stack([np.zeros(len(e)), logs, 2.0 * logs, log_first])
     states = np.where(tilted.power > 0, tilted.row + (tilted.power - 1) * K, 0)
     counts = np.append(np.bincount(states, minlength=2 * K + 1) * LENGTH, POOL)
     top = logs.max(axis=0)
     b = np.exp(logs - top)  # each c_k is in the same units
-    share = np.exp(log_t[n:].min() - log_t[n:])
-    c = np.append(share @ b[n:, :-1], np.exp(log_t[n:].min() - top[-1]) * POOL) / share.sum()
+    share = np.exp(log_first[n:].min() - log_first[n:])
+    c = np.append(share @ b[n:, :-1], np.exp(log_first[n:].min() - top[-1]) * POOL) / share.sum()
     c = np.maximum(c, SMALLEST)
     times = np.arange(n).reshape(LENGTH, -1)[::THINNED].ravel()
     few = b[np.append(times, np.arange(n, len(e), THINNED))]
