@@ -33,14 +33,14 @@ from klimb.models.repair import (
     shared_modes,
 )
 from klimb.numerics.arrays import Array
-from klimb.numerics.lowdiscrepancy import matched_draws, normal_draws
+from klimb.numerics.lowdiscrepancy import matched_draws
 from klimb.numerics.pareto import RELIABLE, SmoothedWeights, smooth_log_weights
 from klimb.numerics.proposals import DEGREES, StudentMixture, student_log_density
 from klimb.trust.collapsed import CollapsedDraws, CollapsedWeights, ShockWeights
 from klimb.trust.coupled import coupled_weights
 from klimb.trust.gap import EvidenceGaps, leading_moments
 from klimb.trust.pieces import ROUND, cut_posterior, skewness
-from klimb.trust.tails import Mean, tail_draws, tilts
+from klimb.trust.tails import Mean, reaches, tail_draws
 from klimb.trust.weights import bends
 
 GAIN_DRAWS, PROBE_DRAWS, FEWEST_DRAWS, DRAWS_PER_WEIGHT, MOST_DRAWS = 8, 16, 16, 8, 2048
@@ -61,7 +61,6 @@ USABLE = 0.15  # effective draws over draws from which moments are taken
 ENOUGH = 1000  # effective draws at the only theta: means to 0.03 sd, sds to 2%
 ENOUGH_MANY, MANY_VALUES = 4000, 3e6  # the same, and values, where third moments alone stand for tails: sds to 1%
 FAR = 2.0  # sds from the mean of f, where an sd of a mean may rest, from which that is looked at
-ON_LATTICE, POINTS = 8, 2048  # weights up to which draws on a lattice go there instead, and how many for each
 SHOWN = 0.2  # nats by which skewness moves a log density where an sd of a mean rests, from which chains go there
 UNHARMED = 0.5  # effective draws over draws above which the weights at one of many theta are kept in a repair
 WRONG_ALONE, WRONG_EACH = 0.08, 0.2  # standard errors above which they are of no use: at the only theta, at one of many
@@ -312,17 +311,14 @@ class Corrector:
         if not (uneven or skewness(draws.e, share) > ROUND):
             rows = np.asarray(weights.shocks.shared_rows)
             v = (rows**2).sum(axis=1)
-            far = np.abs(tilts(weights.means, v, self._mean)[0])
+            far = np.abs(reaches(weights.means, v, self._mean)[0])
             own = far > FAR
             if not own.any():
                 return None
             third = np.einsum("abc,ia,ib,ic->i", draws.third(share)[0], *(rows[own],) * 3, optimize=True)
             if (np.abs(third) / v[own] ** 1.5 * (far[own] ** 3 - 3.0 * far[own])).max() < 6.0 * SHOWN:
                 return None
-        if (dim := weights.shocks.dim) <= ON_LATTICE and POINTS * weights.work <= MANY_VALUES:
-            n = min(POINTS * dim, int(MANY_VALUES / weights.work))
-            return _wider(weights, draws, smoothed, n, seed, weights.directions())
-        return tail_draws(weights, draws.moments(share), self._mean, seed)
+        return tail_draws(weights, draws.moments(share), self._mean, seed, even=not uneven)
 
     def _draws(self, dim: int) -> int:
         even = self._variance <= EVEN
@@ -434,10 +430,9 @@ def _wider(weights: ShockWeights, first: CollapsedDraws, smoothed: SmoothedWeigh
     root, dim = np.linalg.cholesky((vectors * np.maximum(values, 0.25)) @ vectors.T), len(values)
     if tails.size:
         along, own = np.linalg.qr(np.linalg.solve(root, tails), mode="complete")[0], tails.shape[1]
-        every = own == dim
-        z, wide = (normal_draws if every else matched_draws)(n, dim, seed=seed + SEEDS), 1.0 if every else TAIL
-        z[:, :own] = wide * stdtrit(DEGREES, ndtr(z[:, :own]))
-        log_proposal = student_log_density((z[:, :own] / wide) ** 2, 1, np.log(wide)).sum(axis=1)
+        z = matched_draws(n, dim, seed=seed + SEEDS)
+        z[:, :own] = TAIL * stdtrit(DEGREES, ndtr(z[:, :own]))
+        log_proposal = student_log_density((z[:, :own] / TAIL) ** 2, 1, np.log(TAIL)).sum(axis=1)
         log_proposal += _log_normal(z[:, own:], dim - own)
         root = root @ along
     else:

@@ -170,12 +170,6 @@ class ShockWeights(ABC):
         """How often each row counts."""
         return np.broadcast_to(getattr(self._site, "weights", 1.0), len(self._y))
 
-    def directions(self) -> Array:
-        """All directions of the shocks, those first in which rows differ most, each with its largest entry positive."""
-        rows = self.shocks.shared_rows
-        found = np.linalg.eigh((rows.T * self._copies) @ rows)[1][:, ::-1]
-        return np.asarray(found * np.sign(found[np.abs(found).argmax(axis=0), np.arange(len(found))]))
-
     @abstractmethod
     def __call__(self, e: Array) -> CollapsedDraws:
         """The draws ``e`` with their log weights and all that moments need."""

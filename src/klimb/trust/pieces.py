@@ -17,7 +17,6 @@ from klimb.numerics.arrays import Array
 from klimb.trust.collapsed import CollapsedDraws
 
 MOST_NUMBERS = 131_072  # of draws that are kept: half a megabyte, and as much for what pulls at them
-LEAST_SHARE = 1e-30  # of a draw that is kept, over that of the heaviest
 ROUND = 0.2  # skewness across the first cut up to which one piece is enough
 EFFECTIVE = 6  # draws of a piece that are effective for each of its directions, at least
 
@@ -51,8 +50,7 @@ def cut_posterior(draws: CollapsedDraws, weights: Array, moments: ShockMoments, 
         return cut
     pulls = draws.gradient - draws.e
     pulls = np.linalg.solve(pulls.T @ (weights[:, None] * pulls), pulls.T).T
-    kept = np.flatnonzero(weights > LEAST_SHARE * weights.max())
-    kept = kept[:: -(-len(kept) * draws.e.shape[1] // MOST_NUMBERS)]
+    kept = slice(None, None, -(-draws.e.size // MOST_NUMBERS))
     points, pulls = ((own[kept] @ shocks.q.root.T).astype(np.float32) for own in (draws.e - moments.centre, pulls))
     return replace(cut, points=points, pulls=pulls, point_shares=weights[kept] / weights[kept].sum())
 

@@ -1,12 +1,13 @@
 """Weighted draws of the exact posterior of few shared weights, as far out as chances near 0 and 1 rest on.
 
 The sd of a chance h(f) near 0 rests where p h^2 has its mass, p being the posterior: often several sds of f from its
-mean, with a thousandth of the mass of p and less. Beside chains at p others go at p h(f_i) and at p h(f_i)^2, for rows
-i of the data that lie apart. All are Hamiltonian, and begin at draws of a Gaussian that are chosen by their weights.
+mean, with a thousandth of the mass of p and less. Where p is nearly Gaussian, draws come from Gaussians around such
+places, those of rows of the data that lie apart, and around the places half way there.
 
-Draws of all together count as those of a mixture. With n_k draws of the density p b_k / c_k, where c_k = E_p b_k, the
-weight of a draw is 1 / sum_k n_k b_k / c_k, and c_k is the weighted mean of b_k: iterations solve that (Shirts and
-Chodera, J. Chem. Phys. 129, 2008). The Gaussian is one of these densities, and its c_k gives the evidence.
+Elsewhere Hamiltonian chains go at p, at p h(f_i) and at p h(f_i)^2, from draws of a Gaussian that are chosen by their
+weights. Draws of all together count as those of a mixture. With n_k draws of the density p b_k / c_k, where c_k = E_p
+b_k, the weight of a draw is 1 / sum_k n_k b_k / c_k, and c_k is the weighted mean of b_k: iterations solve that (Shirts
+and Chodera, J. Chem. Phys. 129, 2008). The Gaussian is one of these densities, and its c_k gives the evidence.
 """
 
 from __future__ import annotations
@@ -20,26 +21,29 @@ import numpy as np
 from klimb.latents.shocks import ShockMoments
 from klimb.numerics.arrays import Array, Index
 from klimb.numerics.lowdiscrepancy import normal_draws
-from klimb.numerics.pareto import SmoothedWeights
+from klimb.numerics.pareto import SmoothedWeights, smooth_log_weights
 from klimb.trust.collapsed import CollapsedDraws, CollapsedWeights
 
 Mean: TypeAlias = Callable[[Array], Array]  # of y, by f
+Found: TypeAlias = tuple[CollapsedDraws, SmoothedWeights]
 
-FEWEST_CHAINS, MOST_CHAINS = 48, 320
-AT_P = 0.35  # share of the chains
+AT_P = 0.35  # share of the draws of p itself, or of the Gaussian around its mean
+MOST_PLACES, FEWEST_DRAWS, MOST_DRAWS, DRAWN = 48, 1024, 4096, 3e6  # places with Gaussians; draws of these; their work
+WIDER = 0.25  # scale of Gaussians: 1 + this / sqrt(dim)
+FEWEST_CHAINS, CHAINS, MOST_CHAINS = 48, (160, 16), 320  # at least; so many, and for each weight; at most
 LENGTH, SETTLING = 16, 6  # draws of a chain that count, and those before them
 KICKS, PATH = 4, 1.4  # steps of a path, and its length in sds
 WANTED, RATE, LEAST = 0.8, 0.5, 0.5  # share of paths that are taken, how fast steps follow it, and what is too few
-POOL, WIDER = 1024, 0.25  # draws that chains begin at, and the scale of these: 1 + this / sqrt(dim)
-VALUES, MOST_VALUES = 4e6, 2e7  # of log p: that more than `FEWEST_CHAINS` may take, and at most
-APART, FARTHEST = 1.0, 6.0  # squared sds between the ends of two tilts that are both followed; sds to the end of any
+POOL = 1024  # draws that chains begin at
+VALUES, MOST_VALUES = 4e6, 2e7  # of log p: that more than the fewest draws may take, and at most
+APART, FARTHEST = 1.0, 6.0  # squared sds between two places that both count; sds to the farthest
 SCORES = np.linspace(-7.0, 7.0, 57)  # of f
 SMALLEST, AHEAD = 1e-300, 1e-4  # h, and a step in f for its slope
 IMPOSSIBLE = 200.0  # nats
 SWEEPS, SAME, THINNED = 100, 1e-3, 4  # for c_k: at most, the change of log c_k at the end, and one draw of so many
 
 
-def tilts(m: Array, v: Array, mean: Mean) -> tuple[Array, Array]:
+def reaches(m: Array, v: Array, mean: Mean) -> tuple[Array, Array]:
     """How many sds from m the variance of h(f) rests, f ~ N(m, v), and the end of its range that h is counted from."""
     f = m + np.multiply.outer(SCORES, np.sqrt(v))
     top = float(mean(np.array([np.inf]))[0])
@@ -54,98 +58,129 @@ def _log_h(mean: Mean, f: Array, end: Array) -> Array:
         return np.asarray(np.log(np.maximum(np.abs(mean(f) - end), SMALLEST)))
 
 
-def tail_draws(weights: CollapsedWeights, found: ShockMoments, mean: Mean,
-               seed: int) -> tuple[CollapsedDraws, SmoothedWeights] | None:
+def tail_draws(weights: CollapsedWeights, found: ShockMoments, mean: Mean, seed: int, *, even: bool) -> Found | None:
     """Draws with their log weights; None where these cost too much, or chains do not move.
 
-    ``found`` are the moments of p as first seen.
+    ``found`` are the moments of p as first seen, and ``even`` whether it looked nearly Gaussian.
     """
-    dim, rng = weights.shocks.dim, np.random.default_rng(seed)
-    each = weights.work * KICKS * (SETTLING + LENGTH)
-    if FEWEST_CHAINS * each > MOST_VALUES:
+    each = 1 if even else KICKS * (SETTLING + LENGTH)
+    fewest, most = FEWEST_DRAWS if even else FEWEST_CHAINS, CHAINS[0] + CHAINS[1] * weights.shocks.dim
+    if fewest * each * weights.work > MOST_VALUES:
         return None
-    count = int(np.clip(VALUES / each, FEWEST_CHAINS, MOST_CHAINS))
     values, vectors = np.linalg.eigh(found.spread)
-    root = np.linalg.cholesky((vectors * np.maximum(values, 0.25)) @ vectors.T)
-    wide = (1.0 + WIDER / np.sqrt(dim)) * root
-    pool = found.centre + normal_draws(POOL, dim, seed=seed) @ wide.T
-    log_ratio = weights.log_density(pool)[0] - _log_normal(pool, found.centre, wide)
-    if not np.isfinite(log_ratio).any():
-        return None
-    tilted = _Tilted.of(weights, found, root, mean, count)
-    logs = np.column_stack([np.zeros(POOL), tilted.logs(pool)])
-    first = [_chosen(log_ratio + power * logs[:, row], rng) for row, power in zip(tilted.row, tilted.power, strict=True)]
-    chains, gone = _paths(weights, tilted, pool[first], root, rng)
-    if gone < LEAST:
-        return None
-    draws = weights(np.concatenate(chains))
-    log_p = draws.log_weights + _log_normal(draws.e, np.zeros(dim), np.eye(dim))
-    own = _log_normal(draws.e, found.centre, wide) - log_p
-    log_share = _shares(tilted, np.vstack([draws.e, pool]), np.append(own, -log_ratio))
-    return replace(draws, log_weights=log_share), SmoothedWeights(log_share, -np.inf, 0)
+    whole = _Gaussian(found.centre, np.linalg.cholesky((vectors * np.maximum(values, 0.25)) @ vectors.T))
+    count = int(np.clip(VALUES / (each * weights.work), fewest, MOST_DRAWS if even else min(most, MOST_CHAINS)))
+    places = _Places.of(weights, whole, mean, MOST_PLACES if even else int((1.0 - AT_P) * count) // 2)
+    return _drawn(weights, whole, places, count, seed) if even else _chained(weights, whole, places, count, seed)
 
 
 @dataclass(frozen=True, eq=False)
-class _Tilted:
-    """log b_k of the chains: powers 1 and 2 of h at rows of the data, f = m + r'e there; power 0 is p itself."""
+class _Gaussian:
+    """As much of p as its mean and covariance say."""
 
-    mean: Mean
+    centre: Array
+    root: Array
+
+    def log_density(self, e: Array) -> Array:
+        z = np.linalg.solve(self.root, (e - self.centre).T)
+        return np.asarray(_log_standard(z.T) - np.log(np.abs(np.diagonal(self.root))).sum())
+
+
+def _log_standard(z: Array) -> Array:
+    return np.asarray(-0.5 * (z**2).sum(axis=1) - 0.5 * z.shape[1] * np.log(2.0 * np.pi))
+
+
+@dataclass(frozen=True, eq=False)
+class _Places:
+    """Where sds of h rest, in sds from the centre, and h there: rows of the data, with f = m + r'e."""
+
+    at: Array  # (K, R)
     m: Array
     r: Array  # (K, R)
     end: Array
-    row: Index  # of each chain: k + 1 of the row
-    power: Index  # of each chain
+    mean: Mean
 
     @classmethod
-    def of(cls, weights: CollapsedWeights, found: ShockMoments, root: Array, mean: Mean, count: int) -> _Tilted:
-        """Those of rows that lie apart, the farthest first, as many as ``count`` chains can follow."""
+    def of(cls, weights: CollapsedWeights, whole: _Gaussian, mean: Mean, most: int) -> _Places:
+        """Those that lie apart, the farthest first."""
         r = np.asarray(weights.shocks.shared_rows)
-        m, along = weights.means + r @ found.centre, r @ root
+        along = r @ whole.root
         size = np.linalg.norm(along, axis=1)
-        far, end = tilts(m, size**2, mean)
-        ends = along * (far / np.maximum(size, SMALLEST))[:, None]
+        far, end = reaches(weights.means + r @ whole.centre, size**2, mean)
+        at = along * (far / np.maximum(size, SMALLEST))[:, None]
         few, left = list[int](), np.where(np.abs(far) < FARTHEST, far**2, 0.0)
-        tilted = count - int(AT_P * count)
-        while len(few) < tilted // 2 and left.max() > APART:
+        while len(few) < most and left.max() > APART:
             few.append(int(np.argmax(left)))
-            left = np.minimum(left, ((ends - ends[few[-1]]) ** 2).sum(axis=1))
-        row, power = np.zeros((2, count), dtype=np.intp)
-        if few:
-            own = np.arange(tilted)
-            row[-tilted:], power[-tilted:] = 1 + own % len(few), 2 - own // len(few) % 2
-        return cls(mean, weights.means[few], r[few], end[few], row, power)
+            left = np.minimum(left, ((at - at[few[-1]]) ** 2).sum(axis=1))
+        return cls(at[few], weights.means[few], r[few], end[few], mean)
 
     def logs(self, e: Array) -> Array:
-        """log h at every row, (S, K)."""
+        """log h of every row, (S, K)."""
         return _log_h(self.mean, self.m + e @ self.r.T, self.end)
 
-    def at(self, e: Array) -> tuple[Array, Array]:
-        """log b of every chain at its place, and the gradient."""
-        value, gradient, own = np.zeros(len(e)), np.zeros_like(e), self.power > 0
-        row, power = self.row[own] - 1, self.power[own]
+    def slopes(self, e: Array, row: Index) -> tuple[Array, Array]:
+        """log h of one row for each draw, and its gradient."""
         r, end = self.r[row], self.end[row]
-        f = self.m[row] + np.einsum("ij,ij->i", e[own], r)
+        f = self.m[row] + np.einsum("ij,ij->i", e, r)
         down, here, up = (_log_h(self.mean, f + step, end) for step in (-AHEAD, 0.0, AHEAD))
-        value[own], gradient[own] = power * here, (power * (up - down) / (2.0 * AHEAD))[:, None] * r
-        return value, gradient
+        return here, ((up - down) / (2.0 * AHEAD))[:, None] * r
 
 
-def _log_normal(e: Array, mean: Array, root: Array) -> Array:
-    z = np.linalg.solve(root, (e - mean).T)
-    return np.asarray(-0.5 * (z**2).sum(axis=0) - 0.5 * len(z) * np.log(2.0 * np.pi) - np.linalg.slogdet(root)[1])
+def _drawn(weights: CollapsedWeights, whole: _Gaussian, places: _Places, count: int, seed: int) -> Found:
+    """Draws of Gaussians around p and all places, with their importance weights."""
+    dim, rng = len(whole.centre), np.random.default_rng(seed)
+    centres = np.vstack([np.zeros((1, dim)), 0.5 * places.at, places.at])
+    shares = np.append(1.0, np.full(len(centres) - 1, (1.0 / AT_P - 1.0) / max(len(centres) - 1, 1)))
+    edges = np.cumsum(shares / shares.sum())
+    owner = rng.permutation(np.minimum(np.searchsorted(edges, (np.arange(count) + 0.5) / count), len(edges) - 1))
+    scale = 1.0 + WIDER / np.sqrt(dim)
+    z = centres[owner] / scale + normal_draws(count, dim, seed=seed)
+    log_own = np.log(shares / shares.sum()) + z @ centres.T / scale - 0.5 * (centres**2).sum(axis=1) / scale**2
+    log_proposal = np.logaddexp.reduce(log_own, axis=1) + _log_standard(z) - np.log(scale * np.diagonal(whole.root)).sum()
+    draws = weights(whole.centre + scale * z @ whole.root.T)
+    draws = replace(draws, log_weights=draws.log_weights + _log_standard(draws.e) - log_proposal)
+    return draws, smooth_log_weights(draws.log_weights)
 
 
-def _chosen(log_weights: Array, rng: np.random.Generator) -> int:
-    edges = np.cumsum(np.exp(log_weights - log_weights.max()))
-    return int(np.searchsorted(edges, edges[-1] * rng.random()))
+def _chained(weights: CollapsedWeights, whole: _Gaussian, places: _Places, count: int, seed: int) -> Found | None:
+    """Draws of chains at p and at powers 1 and 2 of h of all places."""
+    dim, rng = len(whole.centre), np.random.default_rng(seed)
+    wide = replace(whole, root=(1.0 + WIDER / np.sqrt(dim)) * whole.root)
+    pool = wide.centre + normal_draws(POOL, dim, seed=seed) @ wide.root.T
+    log_ratio = weights.log_density(pool)[0] - wide.log_density(pool)
+    if not np.isfinite(log_ratio).any():
+        return None
+    K, own = len(places.m), np.arange(count - int(AT_P * count))
+    row, power = np.zeros((2, count), dtype=np.intp)
+    if K:
+        row[own], power[own] = own % K, 2 - own // K % 2
+    logs = places.logs(pool) if K else np.zeros((POOL, 1))
+    chances = np.exp(log_ratio[:, None] - log_ratio.max() + power * (logs[:, row] - logs[:, row].max(axis=0)))
+    edges = np.cumsum(chances, axis=0)
+    first = [np.searchsorted(edge, edge[-1] * rng.random()) for edge in edges.T]
+    chains, gone = _paths(weights, places, row, power, pool[first], whole.root, rng)
+    if gone < LEAST:
+        return None
+    draws = weights(np.concatenate(chains))
+    log_p = draws.log_weights + _log_standard(draws.e)
+    counts = np.bincount(np.where(power > 0, 1 + row + (power - 1) * K, 0), minlength=2 * K + 1) * LENGTH
+    log_share = _shares(places, np.vstack([draws.e, pool]), np.append(counts, POOL),
+                        np.append(wide.log_density(draws.e) - log_p, -log_ratio))
+    return replace(draws, log_weights=log_share), SmoothedWeights(log_share, -np.inf, 0)
 
 
-def _paths(weights: CollapsedWeights, tilted: _Tilted, e: Array, root: Array,
+def _paths(weights: CollapsedWeights, places: _Places, row: Index, power: Index, e: Array, root: Array,
            rng: np.random.Generator) -> tuple[list[Array], float]:
     """The chains after each path that counts, and the share of these paths that were taken."""
+    tilted = np.flatnonzero(power)
+
     def at(e: Array) -> tuple[Array, Array]:
-        (value, slope), (more, rise) = weights.log_density(e), tilted.at(e)
-        return value + more, (slope + rise) @ root
+        value, gradient = weights.log_density(e)
+        if tilted.size:
+            more, rise = places.slopes(e[tilted], row[tilted])
+            value[tilted] += power[tilted] * more
+            gradient[tilted] += power[tilted, None] * rise
+        return value, gradient @ root
 
     (value, slope), length, found, gone = at(e), PATH / KICKS, list[Array](), list[float]()
     with np.errstate(over="ignore", invalid="ignore"):
@@ -169,16 +204,14 @@ def _paths(weights: CollapsedWeights, tilted: _Tilted, e: Array, root: Array,
     return found, float(np.mean(gone))
 
 
-def _shares(tilted: _Tilted, e: Array, log_first: Array) -> Array:
+def _shares(places: _Places, e: Array, counts: Array, log_first: Array) -> Array:
     """Log weights of the draws of chains, whose mean is the evidence; those that they began at come last in ``e``.
 
-    ``log_first`` are the logs of the Gaussian over p, p not normalised.
+    ``counts`` are those of draws at p, at h and h^2 of each place, and of the Gaussian, whose logs over p, which is not
+    normalised, are ``log_first``.
     """
-    logs, n, K = tilted.logs(e), len(e) - POOL, len(tilted.m)
-    log_first = np.minimum(log_first, log_first.min() + IMPOSSIBLE)
+    logs, n, log_first = places.logs(e), len(e) - POOL, np.minimum(log_first, log_first.min() + IMPOSSIBLE)
     logs = np.column_stack([np.zeros(len(e)), logs, 2.0 * logs, log_first])
-    states = np.where(tilted.power > 0, tilted.row + (tilted.power - 1) * K, 0)
-    counts = np.append(np.bincount(states, minlength=2 * K + 1) * LENGTH, POOL)
     top = logs.max(axis=0)
     b = np.exp(logs - top)  # each c_k is in the same units
     share = np.exp(log_first[n:].min() - log_first[n:])
