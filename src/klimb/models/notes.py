@@ -36,6 +36,7 @@ LIKELIER = 10.0  # nats by which counts are more in proportion to an offset than
 OVERFLOWING = 50.0  # range of such an offset that no fit survives
 TAIL, MOVED, RESTS = 2.5, 0.5, 0.95  # prior sds; posterior sds; share of what is known that is the prior's
 MOST = 3  # notes of one kind
+LOOKED = 64  # rows up to which each is looked at
 
 
 def data_notes(encoder: Encoder, encoded: Encoded, data: Observed, family: Likelihood, frame: Frame,
@@ -236,14 +237,16 @@ def _unsure(fit: FormulaFit) -> Iterator[str]:
     if rows is None or not (pointed or by_leading_order(fit.components, fit.model.likelihood)):
         return
     f = top.straight(top.models(fit.model), rows)[0]
-    unsure, ending = vague(f), "; fit.exact().predict() has them"
+    count, step, ending = int(np.count_nonzero(vague(f))), 1, "; fit.exact().predict() has them"
     if pointed:  # an sd of f below 1 leaves enough draws in any tail
-        unsure, ending = f.v[0] > 1.0, ""
-        found = fit.components.pointed(fit.model, rows.some(np.flatnonzero(unsure))) if unsure.any() else None
-        unsure = unsure if found is None else np.isnan(found.mean_columns(0.05)["sd"])
-    if count := int(np.count_nonzero(unsure)):
-        yield (f"means of {count:,} row{'s' if count > 1 else ''} are known to an order of magnitude only: read their "
-               f'intervals. Their sds in predict(kind="mean") rest on the far tail and are NaN{ending}.')
+        wide = np.flatnonzero(f.v[0] > 1.0)
+        step, ending = max(-(-len(wide) // LOOKED), 1), ""
+        found = fit.components.pointed(fit.model, rows.some(wide[::step])) if wide.size else None
+        count = 0 if found is None else step * int(np.isnan(found.mean_columns(0.05)["sd"]).sum())
+    if count:
+        yield (f"means of {'about ' * (step > 1)}{count:,} row{'s' * (count > 1)} are known to an order of magnitude "
+               'only: read their intervals. Their sds in predict(kind="mean") rest on the far tail and are NaN'
+               f"{ending}.")
 
 
 def _common(fit: FormulaFit) -> Iterator[str]:

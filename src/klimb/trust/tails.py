@@ -28,14 +28,15 @@ Mean: TypeAlias = Callable[[Array], Array]  # of y, by f
 Found: TypeAlias = tuple[CollapsedDraws, SmoothedWeights]
 
 AT_P = 0.35  # share of the draws of p itself, or of the Gaussian around its mean
-MOST_PLACES, FEWEST_DRAWS, MOST_DRAWS, DRAWN = 48, 1024, 4096, 3e6  # places with Gaussians; draws of these; their work
+MOST_PLACES, FEWEST_DRAWS, MOST_DRAWS = 48, 1024, 4096  # places with Gaussians, and draws of these
 WIDER = 0.25  # scale of Gaussians: 1 + this / sqrt(dim)
-FEWEST_CHAINS, CHAINS, MOST_CHAINS = 48, (160, 16), 320  # at least; so many, and for each weight; at most
+CHAINS, MOST_CHAINS, FEW_CHAINS = (160, 16), 320, 96  # so many, and for each weight; at most; fewer are too few
 LENGTH, SETTLING = 16, 6  # draws of a chain that count, and those before them
 KICKS, PATH = 4, 1.4  # steps of a path, and its length in sds
 WANTED, RATE, LEAST = 0.8, 0.5, 0.5  # share of paths that are taken, how fast steps follow it, and what is too few
 POOL = 1024  # draws that chains begin at
-VALUES, MOST_VALUES = 4e6, 2e7  # of log p: that more than the fewest draws may take, and at most
+VALUES, MOST_VALUES = 4e6, 2e7  # of log p: for many chains, or more than the fewest draws; and at most
+NEARLY = 0.25  # effective draws over draws of q from which few chains are worse than draws of Gaussians
 APART, FARTHEST = 1.0, 6.0  # squared sds between two places that both count; sds to the farthest
 SCORES = np.linspace(-7.0, 7.0, 57)  # of f
 SMALLEST, AHEAD = 1e-300, 1e-4  # h, and a step in f for its slope
@@ -58,20 +59,26 @@ def _log_h(mean: Mean, f: Array, end: Array) -> Array:
         return np.asarray(np.log(np.maximum(np.abs(mean(f) - end), SMALLEST)))
 
 
-def tail_draws(weights: CollapsedWeights, found: ShockMoments, mean: Mean, seed: int, *, even: bool) -> Found | None:
+def tail_draws(weights: CollapsedWeights, found: ShockMoments, mean: Mean, seed: int, *, even: bool,
+               efficiency: float) -> Found | None:
     """Draws with their log weights; None where these cost too much, or chains do not move.
 
-    ``found`` are the moments of p as first seen, and ``even`` whether it looked nearly Gaussian.
+    ``found`` are the moments of p as first seen, by draws of q of this ``efficiency``, and ``even`` whether it looked
+    nearly Gaussian.
     """
-    each = 1 if even else KICKS * (SETTLING + LENGTH)
-    fewest, most = FEWEST_DRAWS if even else FEWEST_CHAINS, CHAINS[0] + CHAINS[1] * weights.shocks.dim
-    if fewest * each * weights.work > MOST_VALUES:
+    each = weights.work * KICKS * (SETTLING + LENGTH)
+    even = even or (VALUES < FEW_CHAINS * each and efficiency > NEARLY)
+    if (FEWEST_DRAWS * weights.work if even else FEW_CHAINS * each) > MOST_VALUES:
         return None
     values, vectors = np.linalg.eigh(found.spread)
     whole = _Gaussian(found.centre, np.linalg.cholesky((vectors * np.maximum(values, 0.25)) @ vectors.T))
-    count = int(np.clip(VALUES / (each * weights.work), fewest, MOST_DRAWS if even else min(most, MOST_CHAINS)))
-    places = _Places.of(weights, whole, mean, MOST_PLACES if even else int((1.0 - AT_P) * count) // 2)
-    return _drawn(weights, whole, places, count, seed) if even else _chained(weights, whole, places, count, seed)
+    if even:
+        places = _Places.of(weights, whole, mean, MOST_PLACES)
+        return _drawn(weights, whole, places, int(np.clip(VALUES / weights.work, FEWEST_DRAWS, MOST_DRAWS)), seed)
+    most = min(CHAINS[0] + CHAINS[1] * weights.shocks.dim, MOST_CHAINS)
+    count = int(np.clip(VALUES / each, FEW_CHAINS, most))
+    places = _Places.of(weights, whole, mean, int((1.0 - AT_P) * count) // 2)
+    return _chained(weights, whole, places, count, seed)
 
 
 @dataclass(frozen=True, eq=False)
