@@ -318,8 +318,7 @@ class Corrector:
             third = np.einsum("abc,ia,ib,ic->i", draws.third(share)[0], *(rows[own],) * 3, optimize=True)
             if (np.abs(third) / v[own] ** 1.5 * (far[own] ** 3 - 3.0 * far[own])).max() < 6.0 * SHOWN:
                 return None
-        return tail_draws(weights, draws.moments(share), self._mean, seed, even=not uneven,
-                          efficiency=smoothed.effective / len(share))
+        return tail_draws(weights, draws.moments(share), self._mean, seed, smoothed.effective / len(share))
 
     def _draws(self, dim: int) -> int:
         even = self._variance <= EVEN

@@ -23,7 +23,7 @@ WIDEST, BEYOND = 4.0, 1.0  # sds that the density reaches at least, and beyond t
 # Shares of pieces of f that stand for it where y itself is predicted: chances rest on far tails.
 SHARES = np.array([1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.04, 0.1, 0.2])
 SHARES = np.concatenate([SHARES, [1.0 - 2.0 * SHARES.sum()], SHARES[::-1]])
-UNSURE = 0.05  # standard error of an sd, relative, from which it is left open
+UNSURE = 0.06  # standard error of an sd, relative, from which it is left open
 
 
 @dataclass(frozen=True, eq=False)

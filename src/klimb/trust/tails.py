@@ -36,7 +36,7 @@ KICKS, PATH = 4, 1.4  # steps of a path, and its length in sds
 WANTED, RATE, LEAST = 0.8, 0.5, 0.5  # share of paths that are taken, how fast steps follow it, and what is too few
 POOL = 1024  # draws that chains begin at
 VALUES, MOST_VALUES = 4e6, 2e7  # of log p: for many chains, or more than the fewest draws; and at most
-NEARLY = 0.25  # effective draws over draws of q from which few chains are worse than draws of Gaussians
+EVEN, NEARLY = 0.6, 0.25  # effective draws over draws of q from which Gaussians are better than chains, than few
 APART, FARTHEST = 1.0, 6.0  # squared sds between two places that both count; sds to the farthest
 SCORES = np.linspace(-7.0, 7.0, 57)  # of f
 SMALLEST, AHEAD = 1e-300, 1e-4  # h, and a step in f for its slope
@@ -59,15 +59,14 @@ def _log_h(mean: Mean, f: Array, end: Array) -> Array:
         return np.asarray(np.log(np.maximum(np.abs(mean(f) - end), SMALLEST)))
 
 
-def tail_draws(weights: CollapsedWeights, found: ShockMoments, mean: Mean, seed: int, *, even: bool,
+def tail_draws(weights: CollapsedWeights, found: ShockMoments, mean: Mean, seed: int,
                efficiency: float) -> Found | None:
     """Draws with their log weights; None where these cost too much, or chains do not move.
 
-    ``found`` are the moments of p as first seen, by draws of q of this ``efficiency``, and ``even`` whether it looked
-    nearly Gaussian.
+    ``found`` are the moments of p as first seen, by draws of q of this ``efficiency``.
     """
     each = weights.work * KICKS * (SETTLING + LENGTH)
-    even = even or (VALUES < FEW_CHAINS * each and efficiency > NEARLY)
+    even = efficiency > (NEARLY if VALUES < FEW_CHAINS * each else EVEN)
     if (FEWEST_DRAWS * weights.work if even else FEW_CHAINS * each) > MOST_VALUES:
         return None
     values, vectors = np.linalg.eigh(found.spread)
