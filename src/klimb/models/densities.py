@@ -17,9 +17,9 @@ import numpy as np
 
 from klimb.numerics.arrays import Array, Index
 
-NODES = 201  # of f
+NODES = 241  # of f
 DRAWS, MOST_BINS = 64, 64  # of a bin on average, and bins for means of slopes
-WIDEST, BEYOND = 4.0, 1.0  # sds that the density reaches at least, and beyond the draws
+WIDEST, BEYOND = 4.0, 3.0  # sds that the density reaches at least, and beyond the draws
 # Shares of pieces of f that stand for it where y itself is predicted: chances rest on far tails.
 SHARES = np.array([1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.04, 0.1, 0.2])
 SHARES = np.concatenate([SHARES, [1.0 - 2.0 * SHARES.sum()], SHARES[::-1]])

@@ -14,7 +14,7 @@ from klimb.formula.factors import INTERCEPT, Factor, LevelFactor, Product
 from klimb.formula.nodes import Name, Operation
 from klimb.likelihoods import Likelihood, Observed
 from klimb.models.components import marginal_quantile
-from klimb.models.prediction import by_leading_order, vague
+from klimb.models.vague import NARROW, vague
 from klimb.models.tabulate import limits_reached
 from klimb.priors import PositivePrior
 from klimb.report.text import plain
@@ -231,19 +231,22 @@ def posterior_notes(fit: FormulaFit, priors: Mapping[str, Any] | None) -> tuple[
 
 
 def _unsure(fit: FormulaFit) -> Iterator[str]:
-    """Rows whose mean is known to an order of magnitude, by draws with weights or by a correction to leading order."""
-    top, rows = fit.components.pruned(1.0), fit.linear.rows
-    pointed = bool(top.parts[0].points.size)
-    if rows is None or not (pointed or by_leading_order(fit.components, fit.model.likelihood)):
+    """Rows whose mean is known to an order of magnitude, among some of those of the fit."""
+    whole, rows = fit.components, fit.linear.rows
+    if rows is None or fit.model.likelihood.link.name == "identity":
         return
-    f = top.straight(top.models(fit.model), rows)[0]
-    count, step, ending = int(np.count_nonzero(vague(f))), 1, "; fit.exact().predict() has them"
-    if pointed:  # an sd of f below 1 leaves enough draws in any tail
-        wide = np.flatnonzero(f.v[0] > 1.0)
-        step, ending = max(-(-len(wide) // LOOKED), 1), ""
-        found = fit.components.pointed(fit.model, rows.some(wide[::step])) if wide.size else None
-        count = 0 if found is None else step * int(np.isnan(found.mean_columns(0.05)["sd"]).sum())
-    if count:
+    top = whole.pruned(1.0)
+    wide = np.flatnonzero(top.straight(top.models(fit.model), rows)[0].v[0] > NARROW**2)
+    step = max(-(-len(wide) // LOOKED), 1)
+    if not wide.size:
+        return
+    some, parted = rows.some(wide[::step]), whole.parted
+    ending = "" if whole.parts[0].points.size else "; fit.exact().predict() has them"
+    if (found := whole.pointed(fit.model, some)) is not None:
+        unsure = np.isnan(found.mean_columns(0.05)["sd"])
+    else:
+        unsure = vague(*parted.straight(parted.models(fit.model), some), parted)
+    if count := step * int(unsure.sum()):
         yield (f"means of {'about ' * (step > 1)}{count:,} row{'s' * (count > 1)} are known to an order of magnitude "
                'only: read their intervals. Their sds in predict(kind="mean") rest on the far tail and are NaN'
                f"{ending}.")

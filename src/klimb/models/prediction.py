@@ -11,6 +11,7 @@ from klimb.errors import InputError, require
 from klimb.likelihoods import LINKS
 from klimb.models.components import Components, Latents
 from klimb.models.densities import Densities
+from klimb.models.vague import vague
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks, threads_for
 from klimb.numerics.lowdiscrepancy import normal_draws
@@ -31,7 +32,6 @@ HALVES = 50  # of an interval, down to rounding
 AT_A_TIME = 1 << 17  # rows of files
 TOGETHER = 2**19  # rows times points of theta that are predicted together
 SAMPLED, TELLING = 500, 1e-4  # rows that are asked, and differences of predictions that they notice, in sds
-VAGUE = 1.5  # sd of a log mean, at the likeliest theta, from which leading order leaves the sd of the mean open
 NODES = {5: (0.0, 0.1), 10: (0.1, 0.5), 20: (0.5, 1.0), 48: (1.0, np.inf)}  # for the sd of the mean of y, by sds of f
 ALIKE = 0.5  # sd of a log odds up to which these nodes give the mean of a chance as well, to ten digits
 
@@ -67,10 +67,8 @@ def columns_by_rows(components: Components, model: Any, prepared: Any, kind: Pre
 
     For many rows of the fit one Gaussian with the moments of all points of theta stands for them, unless a sample of
     the rows can tell: means and sds of f are the same then, quantiles as far as skewness and kurtosis do not show.
-    The sd of a mean that is known to an order of magnitude is NaN where moments of f are known to leading order alone.
+    The sd of a mean that is known to an order of magnitude is NaN.
     """
-    untold = kind in ("mean", "all") and by_leading_order(components, model.likelihood)
-
     def columns(some: Any, parts: Components, models: Any) -> dict[str, Array]:
         rows, own = prepared.some(some), {name: values[some] for name, values in (aux or {}).items()}
         if (densities := whole.pointed(model, rows, **options)) is not None:
@@ -78,8 +76,8 @@ def columns_by_rows(components: Components, model: Any, prepared: Any, kind: Pre
             return columns_of(Latents(shares, m, v, models[:1] * len(m)), kind, tail, levels, own or None, densities)
         f, skewness = parts.straight(models, rows, **options)
         found = columns_at(f, skewness, own)
-        if untold:
-            found["sd"] = np.where(vague(f), np.nan, found["sd"])
+        if kind in ("mean", "all") and "sd" in found:
+            found["sd"] = np.where(vague(f, skewness, parts), np.nan, found["sd"])
         return found
 
     def columns_at(f: Latents, skewness: Array | None, own: dict[str, Array]) -> dict[str, Array]:
@@ -111,18 +109,6 @@ def columns_by_rows(components: Components, model: Any, prepared: Any, kind: Pre
         for name, values in columns(rows, components, models).items():
             found.setdefault(name, np.empty(n))[rows] = values
     return found
-
-
-def by_leading_order(components: Components, likelihood: Any) -> bool:
-    """Whether means of y are exponentials of an f whose moments are those of `klimb.trust.gap`."""
-    return "log" in likelihood.link.name.split() and any(part.cubes.size for part in components.parts)
-
-
-def vague(f: Latents) -> Any:
-    """Rows whose mean is known to an order of magnitude only, where it is an exponential of f."""
-    top = int(np.argmax(f.weights))
-    (_, slope) = f.models[top].new_site(None).mean_predictor
-    return slope**2 * f.v[top] > VAGUE**2
 
 
 def _prefixed(prefix: str, columns: dict[str, Array]) -> dict[str, Array]:
