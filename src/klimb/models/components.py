@@ -327,9 +327,6 @@ class Latents:
         unit = np.inf if len(skewness) == 1 or self.models[0].likelihood.link.name == "identity" else 1.0
         spread = np.clip(every.moments()[1], 1e-200, unit)
         size = np.abs(every.weights @ (every.v**1.5 * skewness)) / spread**1.5
-        if "log" in self.models[0].likelihood.link.name.split():  # moments of exponentials rest so many sds away
-            far = 2.0 * np.sqrt(every.weights @ every.v)
-            size *= np.maximum(far**3 - 3.0 * far, 1.0)
         return np.asarray(np.clip(4.0 * size / ROUND - 3.0, 0.0, 1.0))
 
     def rows(self, at: Any) -> Latents:

@@ -23,6 +23,7 @@ WIDEST, BEYOND = 4.0, 3.0  # sds that the density reaches at least, and beyond t
 # Shares of pieces of f that stand for it where y itself is predicted: chances rest on far tails.
 SHARES = np.array([1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.04, 0.1, 0.2])
 SHARES = np.concatenate([SHARES, [1.0 - 2.0 * SHARES.sum()], SHARES[::-1]])
+FEWEST, MANY = 2.0, 6.0  # effective draws of the last bin that is believed; where values have no upper end
 UNSURE = 0.06  # standard error of an sd, relative, from which it is left open
 
 
@@ -33,6 +34,7 @@ class Densities:
     f: Array
     mass: Array
     ends: tuple[Array, Array]  # of the draws
+    known: tuple[Array, Array]  # where these are few
     noise: Array  # (bins, n): variances of the means of slopes, in sds of f
     unit: Array  # sd of f under the draws
     map: tuple[float, float]  # shift and slope of the mean's predictor
@@ -58,6 +60,10 @@ class Densities:
         at, mean = summed(share * z) / over, summed(share * more) / over
         spread = summed(share * more**2) / over - mean**2
         effective = np.where(squares > 0.0, total / np.maximum(squares, 1e-300) * total, 1.0)
+        bounded = np.isfinite(likelihood.link.inverse(np.array([-np.inf, np.inf]))).all()
+        many = effective >= (FEWEST if bounded else MANY)
+        width = (high - low) / bins
+        ends = low + width * np.argmax(many, axis=0), high - width * np.argmax(many[::-1], axis=0)
         noise = np.maximum(spread, (total * spread).sum(axis=0)) / effective
         nodes = np.linspace(np.minimum(low, -WIDEST) - BEYOND, np.maximum(high, WIDEST) + BEYOND, NODES)
         slope = np.empty_like(nodes)
@@ -69,8 +75,8 @@ class Densities:
         logs *= nodes[1] - nodes[0]
         mass = np.exp(logs - logs.max(axis=0))
         mass /= mass.sum(axis=0)
-        return cls(centre + unit * nodes, mass, (centre + unit * low, centre + unit * high), noise, unit,
-                   site.mean_predictor, likelihood)
+        return cls(centre + unit * nodes, mass, (centre + unit * low, centre + unit * high),
+                   (centre + unit * ends[0], centre + unit * ends[1]), noise, unit, site.mean_predictor, likelihood)
 
     def moments(self) -> tuple[Array, Array]:
         """Mean and variance of f."""
@@ -125,7 +131,7 @@ class Densities:
         place = _bins(self.f, low, high, bins := len(self.noise))
         each = np.bincount(place, moved.ravel(), bins * n).reshape(bins, n)
         error = 0.5 * np.sqrt((each**2 * self.noise).sum(axis=0))
-        return np.asarray((quarter >= low) & (last <= high) & (error < UNSURE))
+        return np.asarray((quarter >= self.known[0]) & (last <= self.known[1]) & (error < UNSURE))
 
 
 def _bins(values: Array, low: Array, high: Array, count: int) -> Index:

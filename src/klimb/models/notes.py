@@ -14,7 +14,7 @@ from klimb.formula.factors import INTERCEPT, Factor, LevelFactor, Product
 from klimb.formula.nodes import Name, Operation
 from klimb.likelihoods import Likelihood, Observed
 from klimb.models.components import marginal_quantile
-from klimb.models.vague import NARROW, vague
+from klimb.models.tail_sds import NARROW, tail_sds
 from klimb.models.tabulate import limits_reached
 from klimb.priors import PositivePrior
 from klimb.report.text import plain
@@ -245,7 +245,8 @@ def _unsure(fit: FormulaFit) -> Iterator[str]:
     if (found := whole.pointed(fit.model, some)) is not None:
         unsure = np.isnan(found.mean_columns(0.05)["sd"])
     else:
-        unsure = vague(*parted.straight(parted.models(fit.model), some), parted)
+        f, skewness = parted.straight(parted.models(fit.model), some)
+        unsure = np.isnan(tail_sds(f, skewness, parted, np.zeros(some.n)))
     if count := step * int(unsure.sum()):
         yield (f"means of {'about ' * (step > 1)}{count:,} row{'s' * (count > 1)} are known to an order of magnitude "
                'only: read their intervals. Their sds in predict(kind="mean") rest on the far tail and are NaN'

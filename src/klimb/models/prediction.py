@@ -11,7 +11,7 @@ from klimb.errors import InputError, require
 from klimb.likelihoods import LINKS
 from klimb.models.components import Components, Latents
 from klimb.models.densities import Densities
-from klimb.models.vague import vague
+from klimb.models.tail_sds import tail_sds
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks, threads_for
 from klimb.numerics.lowdiscrepancy import normal_draws
@@ -77,7 +77,7 @@ def columns_by_rows(components: Components, model: Any, prepared: Any, kind: Pre
         f, skewness = parts.straight(models, rows, **options)
         found = columns_at(f, skewness, own)
         if kind in ("mean", "all") and "sd" in found:
-            found["sd"] = np.where(vague(f, skewness, parts), np.nan, found["sd"])
+            found["sd"] = tail_sds(f, skewness, parts, found["sd"])
         return found
 
     def columns_at(f: Latents, skewness: Array | None, own: dict[str, Array]) -> dict[str, Array]:
