@@ -21,7 +21,7 @@ import numpy as np
 from klimb.latents.shocks import ShockMoments
 from klimb.numerics.arrays import Array, Index
 from klimb.numerics.lowdiscrepancy import normal_draws
-from klimb.numerics.pareto import SmoothedWeights, smooth_log_weights
+from klimb.numerics.pareto import RELIABLE, SmoothedWeights, smooth_log_weights
 from klimb.trust.collapsed import CollapsedDraws, CollapsedWeights
 
 Mean: TypeAlias = Callable[[Array], Array]  # of y, by f
@@ -66,14 +66,15 @@ def tail_draws(weights: CollapsedWeights, found: ShockMoments, mean: Mean, seed:
     ``found`` are the moments of p as first seen, by draws of q of this ``efficiency``.
     """
     each = weights.work * KICKS * (SETTLING + LENGTH)
-    even = efficiency > (NEARLY if VALUES < FEW_CHAINS * each else EVEN)
-    if (FEWEST_DRAWS * weights.work if even else FEW_CHAINS * each) > MOST_VALUES:
-        return None
     values, vectors = np.linalg.eigh(found.spread)
     whole = _Gaussian(found.centre, np.linalg.cholesky((vectors * np.maximum(values, 0.25)) @ vectors.T))
-    if even:
-        places = _Places.of(weights, whole, mean, MOST_PLACES)
-        return _drawn(weights, whole, places, int(np.clip(VALUES / weights.work, FEWEST_DRAWS, MOST_DRAWS)), seed)
+    if (efficiency > (NEARLY if VALUES < FEW_CHAINS * each else EVEN) and FEWEST_DRAWS * weights.work < MOST_VALUES):
+        count = int(np.clip(VALUES / weights.work, FEWEST_DRAWS, MOST_DRAWS))
+        draws = _drawn(weights, whole, _Places.of(weights, whole, mean, MOST_PLACES), count, seed)
+        if draws[1].khat <= RELIABLE:  # else tails reach farther than Gaussians do
+            return draws
+    if FEW_CHAINS * each > MOST_VALUES:
+        return None
     most = min(CHAINS[0] + CHAINS[1] * weights.shocks.dim, MOST_CHAINS)
     count = int(np.clip(VALUES / each, FEW_CHAINS, most))
     places = _Places.of(weights, whole, mean, int((1.0 - AT_P) * count) // 2)
