@@ -14,6 +14,7 @@ from klimb.formula.factors import INTERCEPT, Factor, LevelFactor, Product
 from klimb.formula.nodes import Name, Operation
 from klimb.likelihoods import Likelihood, Observed
 from klimb.models.components import marginal_quantile
+from klimb.models.correction import mean_by_f
 from klimb.models.tail_sds import NARROW, tail_sds
 from klimb.models.tabulate import limits_reached
 from klimb.priors import PositivePrior
@@ -233,7 +234,7 @@ def posterior_notes(fit: FormulaFit, priors: Mapping[str, Any] | None) -> tuple[
 def _unsure(fit: FormulaFit) -> Iterator[str]:
     """Rows whose mean is known to an order of magnitude, among some of those of the fit."""
     whole, rows = fit.components, fit.linear.rows
-    if rows is None or fit.model.likelihood.link.name == "identity":
+    if rows is None or mean_by_f(fit.model) is None:
         return
     top = whole.pruned(1.0)
     wide = np.flatnonzero(top.straight(top.models(fit.model), rows)[0].v[0] > NARROW**2)

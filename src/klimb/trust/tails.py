@@ -30,11 +30,11 @@ Found: TypeAlias = tuple[CollapsedDraws, SmoothedWeights]
 AT_P = 0.35  # share of the draws of p itself, or of the Gaussian around its mean
 MOST_PLACES, FEWEST_DRAWS, MOST_DRAWS = 48, 1024, 4096  # places with Gaussians, and draws of these
 WIDER = 0.25  # scale of Gaussians: 1 + this / sqrt(dim)
-CHAINS, MOST_CHAINS, FEW_CHAINS = (160, 16), 320, 96  # so many, and for each weight; at most; fewer are too few
+MOST_CHAINS, FEW, FEW_CHAINS = (512, 320), 8, 96  # with few weights and with more; how many are few; too few chains
 LENGTH, SETTLING = 16, 6  # draws of a chain that count, and those before them
 KICKS, PATH = 4, 1.4  # steps of a path, and its length in sds
 WANTED, RATE, LEAST = 0.8, 0.5, 0.5  # share of paths that are taken, how fast steps follow it, and what is too few
-POOL = 1024  # draws that chains begin at
+POOL, PER_WEIGHT = 1024, 10  # draws that chains begin at; so many effective ones for each weight tell their units
 VALUES, MOST_VALUES = 4e6, 2e7  # of log p: for many chains, or more than the fewest draws; and at most
 EVEN, NEARLY = 0.6, 0.25  # effective draws over draws of q from which Gaussians are better than chains, than few
 APART, FARTHEST = 1.0, 6.0  # squared sds between two places that both count; sds to the farthest
@@ -75,8 +75,7 @@ def tail_draws(weights: CollapsedWeights, found: ShockMoments, mean: Mean, seed:
             return draws
     if FEW_CHAINS * each > MOST_VALUES:
         return None
-    most = min(CHAINS[0] + CHAINS[1] * weights.shocks.dim, MOST_CHAINS)
-    count = int(np.clip(VALUES / each, FEW_CHAINS, most))
+    count = int(np.clip(VALUES / each, FEW_CHAINS, MOST_CHAINS[weights.shocks.dim > FEW]))
     places = _Places.of(weights, whole, mean, int((1.0 - AT_P) * count) // 2)
     return _chained(weights, whole, places, count, seed)
 
@@ -165,7 +164,11 @@ def _chained(weights: CollapsedWeights, whole: _Gaussian, places: _Places, count
     chances = np.exp(log_ratio[:, None] - log_ratio.max() + power * (logs[:, row] - logs[:, row].max(axis=0)))
     edges = np.cumsum(chances, axis=0)
     first = [np.searchsorted(edge, edge[-1] * rng.random()) for edge in edges.T]
-    chains, gone = _paths(weights, places, row, power, pool[first], whole.root, rng)
+    seen, root = smooth_log_weights(log_ratio), whole.root
+    if seen.effective > PER_WEIGHT * dim:
+        away = pool - (share := seen.normalised) @ pool
+        root = np.linalg.cholesky(away.T @ (share[:, None] * away))
+    chains, gone = _paths(weights, places, row, power, pool[first], root, rng)
     if gone < LEAST:
         return None
     draws = weights(np.concatenate(chains))
@@ -230,8 +233,9 @@ def _shares(places: _Places, e: Array, counts: Array, log_first: Array) -> Array
         before, c = c, _means(few, counts / c)[1]
         if np.abs(np.log(c / before)).max() < SAME:
             break
-    weight, c = _means(b, counts / c)
-    return np.asarray(np.log(weight[:n] / weight[:n].mean()) - np.log(c[-1]) - top[-1])
+    _, c = _means(b, counts / c)
+    weight, _ = _means(b[:n, :-1], counts[:-1] / c[:-1])  # of the mixture without the Gaussian
+    return np.asarray(np.log(weight / weight.mean()) - np.log(c[-1]) - top[-1])
 
 
 def _means(b: Array, times: Array) -> tuple[Array, Array]:
