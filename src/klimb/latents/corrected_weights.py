@@ -75,8 +75,8 @@ class WidenedWeights(WeightPosterior):
         return self.base.covariance_with(L, at) + self._moved(L)[1].T @ self._added[:, at]
 
     push = asked("base", "push")
-    points, point_shares, pulls = (property(lambda self, name=name: getattr(self.base, name))  # type: ignore[misc]
-                                   for name in ("points", "point_shares", "pulls"))
+    points, point_shares, drifts = (property(lambda self, name=name: getattr(self.base, name))  # type: ignore[misc]
+                                   for name in ("points", "point_shares", "drifts"))
 
     def split(self) -> tuple[tuple[float, WeightPosterior], ...]:
         pieces = self.base.split()
@@ -93,7 +93,7 @@ class CutWeights(WeightPosterior):
     """``whole`` answers for means and covariances; draws, and chances that hang on tails, come from the ``pieces``.
 
     Weighted draws of the exact posterior, less the mean, tell of chances near 0 what no few pieces do: its ``points``.
-    Their ``pulls`` are M^-1 times the gradients of its log density, of second moments M. Both have 32 bits.
+    Their ``drifts`` are M^-1 times the gradients of its log density, of second moments M. Both have 32 bits.
 
     >>> from klimb.latents.weights_posterior import DenseWeights
     >>> ends = DenseWeights(np.array([-1.0]), np.eye(1)), DenseWeights(np.array([1.0]), np.eye(1))
@@ -108,7 +108,7 @@ class CutWeights(WeightPosterior):
     pieces: tuple[WeightPosterior, ...]
     points: Array = field(default_factory=lambda: np.zeros((0, 0)))  # (n, D)
     point_shares: Array = field(default_factory=lambda: np.zeros(0))
-    pulls: Array = field(default_factory=lambda: np.zeros((0, 0)))  # (n, D)
+    drifts: Array = field(default_factory=lambda: np.zeros((0, 0)))  # (n, D)
 
     def with_prior_of(self, other: WeightPosterior) -> CutWeights:
         return replace(self, whole=self.whole.with_prior_of(other),

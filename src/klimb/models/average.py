@@ -18,8 +18,9 @@ from klimb.infer.result import Result, Status
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.models.adaptive import HIGHER, adaptively
 from klimb.models.components import LEAST_WEIGHT, SCORES, Components, marginal_quantiles, split_quantiles
-from klimb.models.correction import Correction, Corrector, doubtful, mean_by_f, pooled, shown_parts
+from klimb.models.correction import Correction, Corrector, doubtful, pooled, shown_parts
 from klimb.models.model import Model
+from klimb.models.reaching import mean_by_f
 from klimb.models.repair import modes_around
 from klimb.models.sampled_theta import calibrated
 from klimb.models.search import (

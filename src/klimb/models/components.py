@@ -166,7 +166,7 @@ class Components:
         functionals = here.functionals(prepared, **options)
         if np.any(functionals.rest):
             return None
-        f, slopes = (part.push(functionals.L, own) for own in (part.points, part.pulls))
+        f, slopes = (part.push(functionals.L, own) for own in (part.points, part.drifts))
         f += functionals.shift + part.push(functionals.L, part.mean[None])
         return Densities.of(f, slopes, part.point_shares, here.new_site(None), here.likelihood)
 

@@ -22,6 +22,7 @@ from klimb.infer.result import Result
 from klimb.latents.shocks import MOST_SHARED, UNSEEN, Shocks
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.models.components import IN_PIECES
+from klimb.models.reaching import reaching_draws
 from klimb.models.repair import (
     ALONE,
     BRIEF,
@@ -39,8 +40,8 @@ from klimb.numerics.proposals import DEGREES, StudentMixture, student_log_densit
 from klimb.trust.collapsed import CollapsedDraws, CollapsedWeights, ShockWeights
 from klimb.trust.coupled import coupled_weights
 from klimb.trust.gap import EvidenceGaps, leading_moments
-from klimb.trust.pieces import ROUND, cut_posterior, skewness
-from klimb.trust.tails import Mean, reaches, tail_draws
+from klimb.trust.pieces import cut_posterior
+from klimb.trust.tails import Mean
 from klimb.trust.weights import bends
 
 GAIN_DRAWS, PROBE_DRAWS, FEWEST_DRAWS, DRAWS_PER_WEIGHT, MOST_DRAWS = 8, 16, 16, 8, 2048
@@ -60,8 +61,6 @@ MILD = 1.15  # growth of an sd up to which leading order tells it to 2%, better 
 USABLE = 0.15  # effective draws over draws from which moments are taken
 ENOUGH = 1000  # effective draws at the only theta: means to 0.03 sd, sds to 2%
 ENOUGH_MANY, MANY_VALUES = 4000, 3e6  # the same, and values, where third moments alone stand for tails: sds to 1%
-FAR = 2.0  # sds from the mean of f, where an sd of a mean may rest, from which that is looked at
-SHOWN = 0.2  # nats by which skewness moves a log density where an sd of a mean rests, from which chains go there
 UNHARMED = 0.5  # effective draws over draws above which the weights at one of many theta are kept in a repair
 WRONG_ALONE, WRONG_EACH = 0.08, 0.2  # standard errors above which they are of no use: at the only theta, at one of many
 LIKELY = 0.005  # share of a point of theta, over that of the heaviest, from which its own weights must be usable
@@ -85,15 +84,6 @@ class Correction:
     third: Array = field(default_factory=lambda: NOTHING)  # central moments, see `klimb.latents.arrow.third_moments`
     error: float = 0.0  # standard error of a mean in sd, or of an sd, where particles were drawn
     weighed: float = float("nan")  # change of an sd by weights of another q than the fit's, relative
-
-
-def mean_by_f(model: Any) -> Mean | None:
-    """What makes the mean of y of f; None where that is f, or y has several."""
-    likelihood = model.likelihood
-    if len(likelihood.fields) > 1 or likelihood.response in ("ordered", "classes") or likelihood.link.name == "identity":
-        return None
-    shift, slope = model.new_site(None).mean_predictor
-    return lambda f: np.asarray(likelihood.link.inverse(shift + slope * f))
 
 
 def evidence_alone(gain: float) -> Correction:
@@ -260,9 +250,7 @@ class Corrector:
             return None
         smoothed = smooth_log_weights(draws.log_weights)
         uneven = (smoothed.khat > 0.5 and smoothed.effective < n / (1.0 + EVEN)) or smoothed.effective < 0.8 * n
-        reached = None
-        if self._mean is not None and weights.shocks.simple and smoothed.effective > 2 * dim:
-            reached = self._tails(weights, draws, smoothed, uneven, seed)
+        reached = reaching_draws(weights, draws, smoothed, self._mean, seed, uneven=uneven)
         few = uneven and (dim <= WIDE_DIM or smoothed.effective < UNHARMED * n)  # too few to tell of directions
         # What several classes share has the moments of its prior by matched draws alone.
         tails = np.zeros((dim, 0)) if few or weights.shocks.outputs > 1 else _skewed(draws, smoothed.normalised)
@@ -301,24 +289,6 @@ class Corrector:
             before = np.linalg.norm(weights.shocks.q.root, axis=1)
             weighed = float(np.abs(before / np.maximum(parts[0][1].sd(), 1e-300) - 1.0).max())
         return Correction(smoothed.log_mean - weights.bound, parts, log_weights, efficiency, third, weighed=weighed)
-
-    def _tails(self, weights: ShockWeights, draws: CollapsedDraws, smoothed: SmoothedWeights, uneven: bool,
-               seed: int) -> tuple[CollapsedDraws, SmoothedWeights] | None:
-        """Draws as far out as sds of means of y rest; None where Gaussians tell of that, or draws would cost too much.
-        """
-        assert self._mean is not None and isinstance(weights, CollapsedWeights)
-        share = smoothed.normalised
-        if not (uneven or skewness(draws.e, share) > ROUND):
-            rows = np.asarray(weights.shocks.shared_rows)
-            v = (rows**2).sum(axis=1)
-            far = np.abs(reaches(weights.means, v, self._mean)[0])
-            own = far > FAR
-            if not own.any():
-                return None
-            third = np.einsum("abc,ia,ib,ic->i", draws.third(share)[0], *(rows[own],) * 3, optimize=True)
-            if (np.abs(third) / v[own] ** 1.5 * (far[own] ** 3 - 3.0 * far[own])).max() < 6.0 * SHOWN:
-                return None
-        return tail_draws(weights, draws.moments(share), self._mean, seed, smoothed.effective / len(share))
 
     def _draws(self, dim: int) -> int:
         even = self._variance <= EVEN

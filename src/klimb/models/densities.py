@@ -52,7 +52,7 @@ class Densities:
         place = _bins(z, low, high, bins)
 
         def summed(values: Array) -> Array:
-            return np.bincount(place, values.ravel(), bins * n).reshape(bins, n)
+            return np.asarray(np.bincount(place, values.ravel(), bins * n).reshape(bins, n), dtype=np.float64)
 
         share = np.broadcast_to(shares[:, None], f.shape)
         total, squares = summed(share), summed(share**2)
@@ -137,4 +137,5 @@ class Densities:
 def _bins(values: Array, low: Array, high: Array, count: int) -> Index:
     """Numbers of the bins of values (S, n), of ``count`` for each of n columns, flat."""
     place = (values - low) * (count / np.maximum(high - low, 1e-300))
-    return np.asarray(np.clip(place, 0, count - 1).astype(np.intp) * values.shape[1] + np.arange(values.shape[1])).ravel()
+    n = values.shape[1]
+    return np.asarray(np.clip(place, 0, count - 1).astype(np.intp) * n + np.arange(n)).ravel()

@@ -14,9 +14,9 @@ from klimb.formula.factors import INTERCEPT, Factor, LevelFactor, Product
 from klimb.formula.nodes import Name, Operation
 from klimb.likelihoods import Likelihood, Observed
 from klimb.models.components import marginal_quantile
-from klimb.models.correction import mean_by_f
-from klimb.models.tail_sds import NARROW, tail_sds
+from klimb.models.reaching import mean_by_f
 from klimb.models.tabulate import limits_reached
+from klimb.models.tail_sds import NARROW, tail_sds
 from klimb.priors import PositivePrior
 from klimb.report.text import plain
 from klimb.rows.columns import count, is_number

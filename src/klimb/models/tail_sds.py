@@ -15,7 +15,7 @@ from scipy.special import ndtr
 
 from klimb.likelihoods import Likelihood
 from klimb.models.components import Components, Latents
-from klimb.models.correction import mean_by_f
+from klimb.models.reaching import mean_by_f
 from klimb.numerics.arrays import Array
 from klimb.trust.tails import reaches
 

@@ -16,7 +16,7 @@ from klimb.latents.weights_posterior import WeightPosterior
 from klimb.numerics.arrays import Array
 from klimb.trust.collapsed import CollapsedDraws
 
-MOST_NUMBERS = 131_072  # of draws that are kept: half a megabyte, and as much for what pulls at them
+MOST_NUMBERS = 131_072  # of draws that are kept: half a megabyte, and as much for what drifts at them
 ROUND = 0.2  # skewness across the first cut up to which one piece is enough
 EFFECTIVE = 6  # draws of a piece that are effective for each of its directions, at least
 
@@ -48,11 +48,11 @@ def cut_posterior(draws: CollapsedDraws, weights: Array, moments: ShockMoments, 
     cut = CutWeights(whole, np.array(shares), tuple(pieces))
     if not pointed:
         return cut
-    pulls = draws.gradient - draws.e
-    pulls = np.linalg.solve(pulls.T @ (weights[:, None] * pulls), pulls.T).T
+    slopes = draws.gradient - draws.e
+    drifts = np.linalg.solve(slopes.T @ (weights[:, None] * slopes), slopes.T).T
     kept = slice(None, None, -(-draws.e.size // MOST_NUMBERS))
-    points, pulls = ((own[kept] @ shocks.q.root.T).astype(np.float32) for own in (draws.e - moments.centre, pulls))
-    return replace(cut, points=points, pulls=pulls, point_shares=weights[kept] / weights[kept].sum())
+    both: list[Any] = [(own[kept] @ shocks.q.root.T).astype(np.float32) for own in (draws.e - moments.centre, drifts)]
+    return replace(cut, points=both[0], drifts=both[1], point_shares=weights[kept] / weights[kept].sum())
 
 
 def skewness(e: Array, weights: Array) -> float:

@@ -68,7 +68,8 @@ def tail_draws(weights: CollapsedWeights, found: ShockMoments, mean: Mean, seed:
     each = weights.work * KICKS * (SETTLING + LENGTH)
     values, vectors = np.linalg.eigh(found.spread)
     whole = _Gaussian(found.centre, np.linalg.cholesky((vectors * np.maximum(values, 0.25)) @ vectors.T))
-    if (efficiency > (NEARLY if VALUES < FEW_CHAINS * each else EVEN) and FEWEST_DRAWS * weights.work < MOST_VALUES):
+    enough = EVEN if FEW_CHAINS * each <= VALUES else NEARLY
+    if efficiency > enough and FEWEST_DRAWS * weights.work < MOST_VALUES:
         count = int(np.clip(VALUES / weights.work, FEWEST_DRAWS, MOST_DRAWS))
         draws = _drawn(weights, whole, _Places.of(weights, whole, mean, MOST_PLACES), count, seed)
         if draws[1].khat <= RELIABLE:  # else tails reach farther than Gaussians do
@@ -89,7 +90,7 @@ class _Gaussian:
 
     def log_density(self, e: Array) -> Array:
         z = np.linalg.solve(self.root, (e - self.centre).T)
-        return np.asarray(_log_standard(z.T) - np.log(np.abs(np.diagonal(self.root))).sum())
+        return np.asarray(_log_standard(np.asarray(z.T)) - np.log(np.abs(np.diagonal(self.root))).sum())
 
 
 def _log_standard(z: Array) -> Array:
@@ -164,11 +165,11 @@ def _chained(weights: CollapsedWeights, whole: _Gaussian, places: _Places, count
     chances = np.exp(log_ratio[:, None] - log_ratio.max() + power * (logs[:, row] - logs[:, row].max(axis=0)))
     edges = np.cumsum(chances, axis=0)
     first = [np.searchsorted(edge, edge[-1] * rng.random()) for edge in edges.T]
-    seen, root = smooth_log_weights(log_ratio), whole.root
+    seen, own_units = smooth_log_weights(log_ratio), whole
     if seen.effective > PER_WEIGHT * dim:
         away = pool - (share := seen.normalised) @ pool
-        root = np.linalg.cholesky(away.T @ (share[:, None] * away))
-    chains, gone = _paths(weights, places, row, power, pool[first], root, rng)
+        own_units = replace(whole, root=np.linalg.cholesky(away.T @ (share[:, None] * away)))
+    chains, gone = _paths(weights, places, row, power, pool[first], own_units.root, rng)
     if gone < LEAST:
         return None
     draws = weights(np.concatenate(chains))
