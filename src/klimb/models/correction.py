@@ -254,9 +254,8 @@ class Corrector:
         few = uneven and (dim <= WIDE_DIM or smoothed.effective < UNHARMED * n)  # too few to tell of directions
         # What several classes share has the moments of its prior by matched draws alone.
         tails = np.zeros((dim, 0)) if few or weights.shocks.outputs > 1 else _skewed(draws, smoothed.normalised)
-        if reached is not None:
-            draws, smoothed = reached
-            n = len(draws.e)
+        if reached is not None and dim > IN_PIECES:  # a t in fewer directions has less noise than chains
+            (draws, smoothed), n = reached, len(reached[0].e)
         elif smoothed.effective > 2 * dim and (tails.size or (uneven and dim <= WIDE_DIM)):
             draws, smoothed = _wider(weights, draws, smoothed, n, seed, tails)
             enough, most = (ENOUGH, MOST_VALUES) if dim <= IN_PIECES else (ENOUGH_MANY, MANY_VALUES)
@@ -269,12 +268,12 @@ class Corrector:
             if found is not None:
                 return found
         log_weights, share = draws.log_weights - smoothed.log_mean, smoothed.normalised
+        stein = reached is None or dim <= IN_PIECES or draws.steady(share)
         parts: tuple[tuple[float, WeightPosterior], ...] = ()
         if efficiency >= USABLE:
-            pieces = self._budget(brief).pieces
-            parts = ((1.0, cut_posterior(draws, share, draws.moments(share), weights.shocks, pieces,
-                                         reached is not None)),)
-        third = _third(weights.shocks, draws.third(share)) if parts and dim <= WIDE_DIM else NOTHING
+            moments, pieces = draws.moments(share, stein=stein), self._budget(brief).pieces
+            parts = ((1.0, cut_posterior(draws, share, moments, weights.shocks, pieces, reached)),)
+        third = _third(weights.shocks, draws.third(share, stein=stein)) if parts and dim <= WIDE_DIM else NOTHING
         untold = parts and weights.shocks.outputs == 1 and not _complete(third, weights.shocks)
         if untold and (self._count % COUNTED == 1 or not weights.shocks.own.size):  # with levels third moments alone
             wider, growth = _leading(result)

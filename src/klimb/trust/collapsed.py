@@ -88,6 +88,11 @@ class CollapsedDraws:
     def _rest(self) -> LevelMoments:
         return self.rest()
 
+    def steady(self, weights: Array) -> bool:
+        """Whether G varies less than e, so that `moments` by G have less noise than averages of e."""
+        e, G = (own - weights @ own for own in (self.e, self.gradient))
+        return bool(weights @ (G**2).sum(axis=1) < weights @ (e**2).sum(axis=1))
+
     def moments(self, weights: Array, *, stein: bool = True) -> ShockMoments:
         """Of all shocks, by Stein's identity for e: E e = E G and E ee' = I + E eG', G the gradient of log w.
 

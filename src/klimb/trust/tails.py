@@ -143,7 +143,8 @@ def _drawn(weights: CollapsedWeights, whole: _Gaussian, places: _Places, count: 
     scale = 1.0 + WIDER / np.sqrt(dim)
     z = centres[owner] / scale + normal_draws(count, dim, seed=seed)
     log_own = np.log(shares / shares.sum()) + z @ centres.T / scale - 0.5 * (centres**2).sum(axis=1) / scale**2
-    log_proposal = np.logaddexp.reduce(log_own, axis=1) + _log_standard(z) - np.log(scale * np.diagonal(whole.root)).sum()
+    log_proposal = np.logaddexp.reduce(log_own, axis=1) + _log_standard(z)
+    log_proposal -= np.log(scale * np.diagonal(whole.root)).sum()
     draws = weights(whole.centre + scale * z @ whole.root.T)
     draws = replace(draws, log_weights=draws.log_weights + _log_standard(draws.e) - log_proposal)
     return draws, smooth_log_weights(draws.log_weights)
