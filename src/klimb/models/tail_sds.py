@@ -4,8 +4,9 @@ The variance of exp(f) rests at m + 2 v where f ~ N(m, v), and that of a chance 
 skewed by counts more there than anywhere: moments of exp(f) are those of a shifted gamma distribution with its moments.
 
 Where the hyperparameters are integrated out, sds of exponentials may even be infinite: the mean time of a Weibull is
-Gamma(1 + 1 / shape) exp(-f / shape), whose square has no mean under any prior that lets the shape go to 0 more slowly
-than exp(-f^2 / shape^2). They are shown where some hundredth of the posterior's mass carries them.
+Gamma(1 + 1 / shape) exp(-f / shape). Given the shape, f has at least the tails of its prior, so that the mean of the
+square grows like exp(c / shape^2) as the shape goes to 0, where likelihoods fall off like powers: it is infinite under
+all but priors that fall off as fast. Sds are shown where a hundredth of the posterior's mass carries them.
 """
 
 from typing import Any

@@ -169,7 +169,7 @@ def _chained(weights: CollapsedWeights, whole: _Gaussian, places: _Places, count
     seen, own_units = smooth_log_weights(log_ratio), whole
     if seen.effective > PER_WEIGHT * dim:
         away = pool - (share := seen.normalised) @ pool
-        own_units = replace(whole, root=np.linalg.cholesky(away.T @ (share[:, None] * away)))
+        own_units = replace(whole, root=np.asarray(np.linalg.cholesky(away.T @ (share[:, None] * away))))
     chains, gone = _paths(weights, places, row, power, pool[first], own_units.root, rng)
     if gone < LEAST:
         return None
