@@ -82,6 +82,8 @@ class WidenedWeights(WeightPosterior):
         return self.base.covariance_with(L, at) + self._moved(L)[1].T @ self._added[:, at]
 
     push = asked("base", "push")
+    points, point_shares, drifts = (property(lambda self, name=name: getattr(self.base, name))  # type: ignore[misc]
+                                   for name in ("points", "point_shares", "drifts"))
 
     def split(self) -> tuple[tuple[float, WeightPosterior], ...]:
         pieces = self.base.split()
@@ -97,7 +99,8 @@ class WidenedWeights(WeightPosterior):
 class CutWeights(WeightPosterior):
     """``whole`` answers for means and covariances; draws, and chances that hang on tails, come from the ``pieces``.
 
-    Weighted draws of the exact posterior, its ``points``, tell of chances near 0 what no few pieces do.
+    Weighted draws of the exact posterior, less the mean, tell of chances near 0 what no few pieces do: its ``points``.
+    Their ``drifts`` are M^-1 times the gradients of its log density, of second moments M. Both have 32 bits.
 
     >>> from klimb.latents.weights_posterior import DenseWeights
     >>> ends = DenseWeights(np.array([-1.0]), np.eye(1)), DenseWeights(np.array([1.0]), np.eye(1))
@@ -112,6 +115,7 @@ class CutWeights(WeightPosterior):
     pieces: tuple[WeightPosterior, ...]
     points: Array = field(default_factory=lambda: np.zeros((0, 0)))  # (n, D)
     point_shares: Array = field(default_factory=lambda: np.zeros(0))
+    drifts: Array = field(default_factory=lambda: np.zeros((0, 0)))  # (n, D)
 
     def with_prior_of(self, other: WeightPosterior) -> CutWeights:
         return replace(self, whole=self.whole.with_prior_of(other),
@@ -144,7 +148,7 @@ class CutWeights(WeightPosterior):
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         if self.points.size:
-            return np.asarray(self.points[rng.choice(len(self.points), n, p=self.point_shares)])
+            return np.asarray(self.mean + self.points[rng.choice(len(self.points), n, p=self.point_shares)])
         counts = rng.multinomial(n, self.shares / self.shares.sum())
         draws = [piece.sample(int(count), rng) for piece, count in zip(self.pieces, counts, strict=True)]
         return np.asarray(rng.permutation(np.concatenate(draws)))

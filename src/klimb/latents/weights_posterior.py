@@ -41,6 +41,7 @@ class WeightPosterior(ABC):
     cubes: Array = np.zeros((0, 0))  # its third central moments, if they are known: see `third_moments`
     points: Array = np.zeros((0, 0))  # draws of it with weights, if those are known: see `CutWeights`
     point_shares: Array = np.zeros(0)
+    drifts: Array = np.zeros((0, 0))
     mean: Array
 
     @property

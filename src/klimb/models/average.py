@@ -20,6 +20,7 @@ from klimb.models.adaptive import HIGHER, adaptively
 from klimb.models.components import LEAST_WEIGHT, SCORES, Components, marginal_quantiles, split_quantiles
 from klimb.models.correction import Correction, Corrector, doubtful, pooled, shown_parts
 from klimb.models.model import Model
+from klimb.models.reaching import mean_by_f
 from klimb.models.repair import modes_around
 from klimb.models.sampled_theta import calibrated
 from klimb.models.search import (
@@ -197,7 +198,7 @@ def one_point(model: Model, result: Result, quantiles: Array | None = None,
         quantiles = np.repeat(model.at[:, None], len(SCORES), axis=1)
     plain = Components(np.ones(1), model.at[None], (model.detach(result.posterior),), quantiles,
                        np.zeros((0, 0)) if covariance is None else covariance)
-    corrector = Corrector(result, alone=True)
+    corrector = Corrector(result, alone=True, mean=mean_by_f(model))
     found = corrector(result)
     if found is None:
         return replace(plain, efficiency=corrector.efficiency)

@@ -14,10 +14,11 @@ from klimb.errors import require
 from klimb.latents.arrow import third_moments
 from klimb.latents.output_posteriors import independent_variances
 from klimb.latents.weights_posterior import WeightPosterior
+from klimb.models.densities import Densities
 from klimb.numerics.arrays import Array, Index
 from klimb.numerics.dense import psd_square_root, threads_for
 from klimb.numerics.lowdiscrepancy import normal_draws
-from klimb.numerics.mixtures import mixture_moments, mixture_quantile, points_quantiles
+from klimb.numerics.mixtures import mixture_moments, mixture_quantile
 from klimb.numerics.proposals import split_normal
 from klimb.numerics.surrogate import squared_distances
 from klimb.sites.prediction import draw_response
@@ -156,15 +157,18 @@ class Components:
         parted = self.parted
         return parted.under(parted.models(model), prepared, **options)
 
-    def pointed(self, model: Any, prepared: Any, **options: Any) -> Latents | None:
-        """f at prepared rows under weighted draws of the weights; None where such draws are not known."""
+    def pointed(self, model: Any, prepared: Any, **options: Any) -> Densities | None:
+        """Densities of f at prepared rows by weighted draws of the weights; None where such draws are not known."""
         part = self.parts[0]
         if len(self.parts) > 1 or not part.points.size:
             return None
-        functionals = model.functionals(prepared, **options)
-        m = functionals.shift + part.push(functionals.L, part.points)
-        v = np.broadcast_to(functionals.rest, m.shape)
-        return Latents(part.point_shares, m, v, (model.moved(self.theta[0]),) * len(m))
+        here = model.moved(self.theta[0])
+        functionals = here.functionals(prepared, **options)
+        if np.any(functionals.rest):
+            return None
+        f, slopes = (part.push(functionals.L, own) for own in (part.points, part.drifts))
+        f += functionals.shift + part.push(functionals.L, part.mean[None])
+        return Densities.of(f, slopes, part.point_shares, here.new_site(None), here.likelihood)
 
     def under(self, models: Sequence[Any], prepared: Any, **options: Any) -> Latents:
         """The same with the model of every point at hand."""
@@ -355,8 +359,7 @@ class Latents:
 
     def interval(self, tail: float) -> list[Array]:
         """The ends beyond which lies ``tail`` on either side."""
-        ends = (tail, 1.0 - tail)
-        return [self.quantile(p) for p in ends] if self.v.any() else points_quantiles(self.weights, self.m, ends)
+        return [self.quantile(p) for p in (tail, 1.0 - tail)]
 
 
 def _columns_differ(one: Any, other: Any) -> bool:

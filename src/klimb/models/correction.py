@@ -22,6 +22,7 @@ from klimb.infer.result import Result
 from klimb.latents.shocks import MOST_SHARED, UNSEEN, Shocks
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.models.components import IN_PIECES
+from klimb.models.reaching import reaching_draws
 from klimb.models.repair import (
     ALONE,
     BRIEF,
@@ -33,13 +34,14 @@ from klimb.models.repair import (
     shared_modes,
 )
 from klimb.numerics.arrays import Array
-from klimb.numerics.lowdiscrepancy import matched_draws, normal_draws
+from klimb.numerics.lowdiscrepancy import matched_draws
 from klimb.numerics.pareto import RELIABLE, SmoothedWeights, smooth_log_weights
 from klimb.numerics.proposals import DEGREES, StudentMixture, student_log_density
 from klimb.trust.collapsed import CollapsedDraws, CollapsedWeights, ShockWeights
 from klimb.trust.coupled import coupled_weights
 from klimb.trust.gap import EvidenceGaps, leading_moments
-from klimb.trust.pieces import ROUND, cut_posterior, skewness
+from klimb.trust.pieces import cut_posterior
+from klimb.trust.tails import Mean
 from klimb.trust.weights import most_variance
 
 GAIN_DRAWS, PROBE_DRAWS, FEWEST_DRAWS, DRAWS_PER_WEIGHT, MOST_DRAWS = 8, 16, 16, 8, 2048
@@ -59,7 +61,6 @@ MILD = 1.15  # growth of an sd up to which leading order tells it to 2%, better 
 USABLE = 0.15  # effective draws over draws from which moments are taken
 ENOUGH = 1000  # effective draws at the only theta: means to 0.03 sd, sds to 2%
 ENOUGH_MANY, MANY_VALUES = 4000, 3e6  # the same, and values, where third moments alone stand for tails: sds to 1%
-MOST_POINTED, POINTS = 8, 2048  # weights up to which draws are kept, and how many for each: ends of chances to 0.15 sd
 UNHARMED = 0.5  # effective draws over draws above which the weights at one of many theta are kept in a repair
 WRONG_ALONE, WRONG_EACH = 0.08, 0.2  # standard errors above which they are of no use: at the only theta, at one of many
 LIKELY = 0.005  # share of a point of theta, over that of the heaviest, from which its own weights must be usable
@@ -141,10 +142,11 @@ class Corrector:
     """
 
     def __init__(self, result: Result, *, alone: bool = False, repairs: bool = False,
-                 modes: Sequence[tuple[Array, Array]] = ()) -> None:
+                 modes: Sequence[tuple[Array, Array]] = (), mean: Mean | None = None) -> None:
         self._count, self._variance, self._alone = 0, 0.0, alone
         self._free, self.repairs = ALONE_VALUES if alone else FREE_VALUES, repairs
         self._by_gap, self._gaps = False, EvidenceGaps()  # whether evidence comes from these alone
+        self._mean = mean  # of y by f, where its sd is shown and may rest on tails
         self._modes = modes  # means and roots of the shared weights, where there are several
         self.wanted, self.efficiency = False, float("nan")  # efficiency is 1 where there is nothing to correct
         self.only_gains = False  # whether nothing but the evidence, and moments to leading order, is corrected
@@ -248,15 +250,12 @@ class Corrector:
             return None
         smoothed = smooth_log_weights(draws.log_weights)
         uneven = (smoothed.khat > 0.5 and smoothed.effective < n / (1.0 + EVEN)) or smoothed.effective < 0.8 * n
-        pointed = (self._alone and dim <= MOST_POINTED and weights.shocks.simple and smoothed.effective > 2 * dim
-                   and POINTS * weights.work <= MANY_VALUES
-                   and (uneven or skewness(draws.e, smoothed.normalised) > ROUND))
+        reached = reaching_draws(weights, draws, smoothed, self._mean, seed, uneven=uneven)
         few = uneven and (dim <= WIDE_DIM or smoothed.effective < UNHARMED * n)  # too few to tell of directions
         # What several classes share has the moments of its prior by matched draws alone.
         tails = np.zeros((dim, 0)) if few or weights.shocks.outputs > 1 else _skewed(draws, smoothed.normalised)
-        if pointed:
-            n = max(n, min(POINTS * dim, int(MANY_VALUES / weights.work)))
-            draws, smoothed = _wider(weights, draws, smoothed, n, seed, weights.directions())
+        if reached is not None and dim > IN_PIECES:  # a t in fewer directions has less noise than chains
+            (draws, smoothed), n = reached, len(reached[0].e)
         elif smoothed.effective > 2 * dim and (tails.size or (uneven and dim <= WIDE_DIM)):
             draws, smoothed = _wider(weights, draws, smoothed, n, seed, tails)
             enough, most = (ENOUGH, MOST_VALUES) if dim <= IN_PIECES else (ENOUGH_MANY, MANY_VALUES)
@@ -269,15 +268,17 @@ class Corrector:
             if found is not None:
                 return found
         log_weights, share = draws.log_weights - smoothed.log_mean, smoothed.normalised
+        stein = reached is None or dim <= IN_PIECES or draws.steady(share)
         parts: tuple[tuple[float, WeightPosterior], ...] = ()
         if efficiency >= USABLE:
-            pieces = self._budget(brief).pieces
-            parts = ((1.0, cut_posterior(draws, share, draws.moments(share), weights.shocks, pieces, pointed)),)
-        third = _third(weights.shocks, draws.third(share)) if parts and dim <= WIDE_DIM else NOTHING
+            moments, pieces = draws.moments(share, stein=stein), self._budget(brief).pieces
+            parts = ((1.0, cut_posterior(draws, share, moments, weights.shocks, pieces, reached)),)
+        third = _third(weights.shocks, draws.third(share, stein=stein)) if parts and dim <= WIDE_DIM else NOTHING
         untold = parts and weights.shocks.outputs == 1 and not _complete(third, weights.shocks)
         if untold and (self._count % COUNTED == 1 or not weights.shocks.own.size):  # with levels third moments alone
             wider, growth = _leading(result)
-            if wider is not None and growth <= MILD and not weights.shocks.own.size:  # then draws tell its mean alone
+            if wider is not None and growth <= MILD and not weights.shocks.own.size and reached is None:
+                # Draws tell its mean alone.
                 parts = ((1.0, replace(wider, mean=parts[0][1].mean)),)  # type: ignore[type-var]
             elif wider is not None:
                 parts = ((1.0, parts[0][1].widened(np.zeros((0, wider.size)), wider.cubes)),)
@@ -387,10 +388,9 @@ def _wider(weights: ShockWeights, first: CollapsedDraws, smoothed: SmoothedWeigh
     root, dim = np.linalg.cholesky((vectors * np.maximum(values, 0.25)) @ vectors.T), len(values)
     if tails.size:
         along, own = np.linalg.qr(np.linalg.solve(root, tails), mode="complete")[0], tails.shape[1]
-        every = own == dim
-        z, wide = (normal_draws if every else matched_draws)(n, dim, seed=seed + SEEDS), 1.0 if every else TAIL
-        z[:, :own] = wide * stdtrit(DEGREES, ndtr(z[:, :own]))
-        log_proposal = student_log_density((z[:, :own] / wide) ** 2, 1, np.log(wide)).sum(axis=1)
+        z = matched_draws(n, dim, seed=seed + SEEDS)
+        z[:, :own] = TAIL * stdtrit(DEGREES, ndtr(z[:, :own]))
+        log_proposal = student_log_density((z[:, :own] / TAIL) ** 2, 1, np.log(TAIL)).sum(axis=1)
         log_proposal += _log_normal(z[:, own:], dim - own)
         root = root @ along
     else:

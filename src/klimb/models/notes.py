@@ -14,8 +14,9 @@ from klimb.formula.factors import INTERCEPT, Factor, LevelFactor, Product
 from klimb.formula.nodes import Name, Operation
 from klimb.likelihoods import Likelihood, Observed
 from klimb.models.components import marginal_quantile
-from klimb.models.prediction import by_leading_order, mean_columns, vague
+from klimb.models.reaching import mean_by_f
 from klimb.models.tabulate import limits_reached
+from klimb.models.tail_sds import NARROW, tail_sds
 from klimb.priors import PositivePrior
 from klimb.report.text import plain
 from klimb.rows.columns import count, is_number
@@ -36,6 +37,7 @@ LIKELIER = 10.0  # nats by which counts are more in proportion to an offset than
 OVERFLOWING = 50.0  # range of such an offset that no fit survives
 TAIL, MOVED, RESTS = 2.5, 0.5, 0.95  # prior sds; posterior sds; share of what is known that is the prior's
 MOST = 3  # notes of one kind
+LOOKED = 64  # rows up to which each is looked at
 
 
 def data_notes(encoder: Encoder, encoded: Encoded, data: Observed, family: Likelihood, frame: Frame,
@@ -230,20 +232,26 @@ def posterior_notes(fit: FormulaFit, priors: Mapping[str, Any] | None) -> tuple[
 
 
 def _unsure(fit: FormulaFit) -> Iterator[str]:
-    """Rows whose mean is known to an order of magnitude, by draws with weights or by a correction to leading order."""
-    top, rows = fit.components.pruned(1.0), fit.linear.rows
-    pointed = bool(top.parts[0].points.size)
-    if rows is None or not (pointed or by_leading_order(fit.components, fit.model.likelihood)):
+    """Rows whose mean is known to an order of magnitude, among some of those of the fit."""
+    whole, rows = fit.components, fit.linear.rows
+    if rows is None or mean_by_f(fit.model) is None:
         return
-    f = top.straight(top.models(fit.model), rows)[0]
-    unsure, ending = vague(f), "; fit.exact().predict() has them"
-    if pointed:  # an sd of f below 1 leaves enough draws in any tail
-        unsure, ending = f.v[0] > 1.0, ""
-        points = fit.components.pointed(fit.model, rows.some(np.flatnonzero(unsure))) if unsure.any() else None
-        unsure = unsure if points is None else np.isnan(mean_columns(points, 0.05)["sd"])
-    if count := int(np.count_nonzero(unsure)):
-        yield (f"means of {count:,} row{'s' if count > 1 else ''} are known to an order of magnitude only: read their "
-               f'intervals. Their sds in predict(kind="mean") rest on the far tail and are NaN{ending}.')
+    top = whole.pruned(1.0)
+    wide = np.flatnonzero(top.straight(top.models(fit.model), rows)[0].v[0] > NARROW**2)
+    step = max(-(-len(wide) // LOOKED), 1)
+    if not wide.size:
+        return
+    some, parted = rows.some(wide[::step]), whole.parted
+    ending = "" if whole.parts[0].points.size else "; fit.exact().predict() has them"
+    if (found := whole.pointed(fit.model, some)) is not None:
+        unsure = np.isnan(found.mean_columns(0.05)["sd"])
+    else:
+        f, skewness = parted.straight(parted.models(fit.model), some)
+        unsure = np.isnan(tail_sds(f, skewness, parted, np.zeros(some.n)))
+    if count := step * int(unsure.sum()):
+        yield (f"means of {'about ' * (step > 1)}{count:,} row{'s' * (count > 1)} are known to an order of magnitude "
+               'only: read their intervals. Their sds in predict(kind="mean") rest on the far tail and are NaN'
+               f"{ending}.")
 
 
 def _common(fit: FormulaFit) -> Iterator[str]:

@@ -10,6 +10,8 @@ from scipy.special import expit, logit, softmax
 from klimb.errors import InputError, require
 from klimb.likelihoods import LINKS
 from klimb.models.components import Components, Latents
+from klimb.models.densities import Densities
+from klimb.models.tail_sds import tail_sds
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks, threads_for
 from klimb.numerics.lowdiscrepancy import normal_draws
@@ -30,17 +32,15 @@ HALVES = 50  # of an interval, down to rounding
 AT_A_TIME = 1 << 17  # rows of files
 TOGETHER = 2**19  # rows times points of theta that are predicted together
 SAMPLED, TELLING = 500, 1e-4  # rows that are asked, and differences of predictions that they notice, in sds
-VAGUE = 1.5  # sd of a log mean, at the likeliest theta, from which leading order leaves the sd of the mean open
-CARRIERS = 40  # effective draws from which an sd is right to a tenth
 NODES = {5: (0.0, 0.1), 10: (0.1, 0.5), 20: (0.5, 1.0), 48: (1.0, np.inf)}  # for the sd of the mean of y, by sds of f
 ALIKE = 0.5  # sd of a log odds up to which these nodes give the mean of a chance as well, to ten digits
 
 
 def columns_of(f: Latents, kind: PredictionKind, tail: float, levels: tuple[str, ...], aux: Any,
-               points: Latents | None = None) -> dict[str, Array]:
+               whole: Densities | None = None) -> dict[str, Array]:
     """The columns of one kind of prediction; with "all", those of each, told apart by their prefix.
 
-    Where f is known at weighted ``points``, what is said of it and of the mean of y comes from there.
+    Where the ``whole`` densities of f are known, what is said of it and of the mean of y comes from these.
     """
     require(kind in KINDS, 'kind must be "mean", "latent", "response" or "all"', repr(kind),
             "mean is the default; latent is the linear predictor, response is y itself.")
@@ -50,9 +50,11 @@ def columns_of(f: Latents, kind: PredictionKind, tail: float, levels: tuple[str,
     sites = some.sites(aux)
     columns: dict[str, Array] = {}
     if kind in ("latent", "all"):
-        columns |= _prefixed("f_" if kind == "all" else "", latent_columns(points or f, tail, likelihood.fields))
-    if kind in ("mean", "all"):
-        columns |= level_columns(some, sites, levels) if classes else mean_columns(points or f, tail)
+        columns |= _prefixed("f_" if kind == "all" else "", latent_columns(whole or f, tail, likelihood.fields))
+    if kind in ("mean", "all") and whole is not None:
+        columns |= whole.mean_columns(tail)
+    elif kind in ("mean", "all"):
+        columns |= level_columns(some, sites, levels) if classes else mean_columns(f, tail)
     if kind == "response" or (kind == "all" and has_moments(sites[0])):
         columns |= _prefixed("y_" if kind == "all" else "", response_columns(some, sites, tail))
     return columns
@@ -65,19 +67,17 @@ def columns_by_rows(components: Components, model: Any, prepared: Any, kind: Pre
 
     For many rows of the fit one Gaussian with the moments of all points of theta stands for them, unless a sample of
     the rows can tell: means and sds of f are the same then, quantiles as far as skewness and kurtosis do not show.
-    The sd of a mean that is known to an order of magnitude is NaN where moments of f are known to leading order alone.
+    The sd of a mean that is known to an order of magnitude is NaN.
     """
-    untold = kind in ("mean", "all") and by_leading_order(components, model.likelihood)
-
     def columns(some: Any, parts: Components, models: Any) -> dict[str, Array]:
         rows, own = prepared.some(some), {name: values[some] for name, values in (aux or {}).items()}
-        points = whole.pointed(model, rows, **options) if kind != "response" else None
-        if points is not None and kind != "all":
-            return columns_of(points, kind, tail, levels, None)
+        if (densities := whole.pointed(model, rows, **options)) is not None:
+            shares, m, v = densities.pieces()
+            return columns_of(Latents(shares, m, v, models[:1] * len(m)), kind, tail, levels, own or None, densities)
         f, skewness = parts.straight(models, rows, **options)
-        found = columns_of(f, kind, tail, levels, own or None, points) if points else columns_at(f, skewness, own)
-        if untold:
-            found["sd"] = np.where(vague(f), np.nan, found["sd"])
+        found = columns_at(f, skewness, own)
+        if kind in ("mean", "all") and "sd" in found:
+            found["sd"] = tail_sds(f, skewness, parts, found["sd"])
         return found
 
     def columns_at(f: Latents, skewness: Array | None, own: dict[str, Array]) -> dict[str, Array]:
@@ -111,23 +111,11 @@ def columns_by_rows(components: Components, model: Any, prepared: Any, kind: Pre
     return found
 
 
-def by_leading_order(components: Components, likelihood: Any) -> bool:
-    """Whether means of y are exponentials of an f whose moments are those of `klimb.trust.gap`."""
-    return "log" in likelihood.link.name.split() and any(part.cubes.size for part in components.parts)
-
-
-def vague(f: Latents) -> Any:
-    """Rows whose mean is known to an order of magnitude only, where it is an exponential of f."""
-    top = int(np.argmax(f.weights))
-    (_, slope) = f.models[top].new_site(None).mean_predictor
-    return slope**2 * f.v[top] > VAGUE**2
-
-
 def _prefixed(prefix: str, columns: dict[str, Array]) -> dict[str, Array]:
     return {prefix + name: values for name, values in columns.items()}
 
 
-def latent_columns(f: Latents, tail: float, fields: tuple[str, ...] = ("mu",)) -> dict[str, Array]:
+def latent_columns(f: Latents | Densities, tail: float, fields: tuple[str, ...] = ("mu",)) -> dict[str, Array]:
     """f: its mean, sd and quantiles; where a datum has several, a set of columns for each."""
     mean, variance = f.moments()
     low, high = f.interval(tail)
@@ -154,12 +142,7 @@ def mean_columns(f: Latents, tail: float) -> dict[str, Array]:
     with np.errstate(over="ignore", invalid="ignore"):
         mean, variance = mixture_moments(f.weights, means, variances)
     ends = np.sort([likelihood.link.inverse(end) for end in f.interval(tail)], axis=0)
-    sd = np.sqrt(np.nan_to_num(variance, nan=np.inf))
-    if np.ptp(f.weights) > 0.0 and not f.v.any():  # draws with weights, of which too few may carry an sd
-        with np.errstate(all="ignore"):
-            squares = f.weights[:, None] * (means - mean) ** 2
-            sd = np.where(squares.sum(axis=0) ** 2 / (squares**2).sum(axis=0) < CARRIERS, np.nan, sd)
-    return {"mean": mean, "sd": sd, "lower": ends[0], "upper": ends[1]}
+    return {"mean": mean, "sd": np.sqrt(np.nan_to_num(variance, nan=np.inf)), "lower": ends[0], "upper": ends[1]}
 
 
 def mean_moments(model: Any, m: Array, v: Array) -> tuple[Array, Array]:

@@ -88,6 +88,11 @@ class CollapsedDraws:
     def _rest(self) -> LevelMoments:
         return self.rest()
 
+    def steady(self, weights: Array) -> bool:
+        """Whether G varies less than e, so that `moments` by G have less noise than averages of e."""
+        e, G = (own - weights @ own for own in (self.e, self.gradient))
+        return bool(weights @ (G**2).sum(axis=1) < weights @ (e**2).sum(axis=1))
+
     def moments(self, weights: Array, *, stein: bool = True) -> ShockMoments:
         """Of all shocks, by Stein's identity for e: E e = E G and E ee' = I + E eG', G the gradient of log w.
 
@@ -171,12 +176,6 @@ class ShockWeights(ABC):
     def _copies(self) -> Array:
         """How often each row counts."""
         return np.broadcast_to(getattr(self._site, "weights", 1.0), len(self._y))
-
-    def directions(self) -> Array:
-        """All directions of the shocks, those first in which rows differ most, each with its largest entry positive."""
-        rows = self.shocks.shared_rows
-        found = np.linalg.eigh((rows.T * self._copies) @ rows)[1][:, ::-1]
-        return np.asarray(found * np.sign(found[np.abs(found).argmax(axis=0), np.arange(len(found))]))
 
     @abstractmethod
     def __call__(self, e: Array) -> CollapsedDraws:
@@ -276,6 +275,11 @@ class CollapsedWeights(ShockWeights):
     @property
     def _each(self) -> int:  # type: ignore[override]
         return len(self.rule[1])
+
+    @property
+    def means(self) -> Array:
+        """Of f at every row, under q."""
+        return self._rows.m
 
     def evidence(self, e: Array) -> Array:
         return self.bound + self._at_rest[0] + self._sums(e)

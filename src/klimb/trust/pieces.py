@@ -16,22 +16,23 @@ from klimb.latents.weights_posterior import WeightPosterior
 from klimb.numerics.arrays import Array
 from klimb.trust.collapsed import CollapsedDraws
 
+MOST_NUMBERS = 131_072  # of draws that are kept: half a megabyte, and as much for what drifts at them
 ROUND = 0.2  # skewness across the first cut up to which one piece is enough
 EFFECTIVE = 6  # draws of a piece that are effective for each of its directions, at least
 
 
 def cut_posterior(draws: CollapsedDraws, weights: Array, moments: ShockMoments, shocks: Shocks,
-                  most: int, pointed: bool = False) -> WeightPosterior:
+                  most: int, reached: tuple[CollapsedDraws, Any] | None = None) -> WeightPosterior:
     """The posterior with ``moments``, in up to ``most`` pieces where it is far from Gaussian and draws are enough.
 
-    With the draws themselves where it is to be ``pointed``.
+    With draws of its tails and their weights, where these were ``reached``.
     """
     whole = shocks.matched(moments)
     if most < 2:
         return whole
     centre, root, z = _whitened(draws.e, weights)
-    places = _pieces(z, weights, most) if pointed or _lean(z, weights) >= ROUND else []
-    if len(places) <= 1 and not pointed:
+    places = _pieces(z, weights, most) if reached or _lean(z, weights) >= ROUND else []
+    if len(places) <= 1 and not reached:
         return whole
     # Draws have noise that the moments are free of: what is left of it in the pieces together is taken out.
     turn = np.linalg.cholesky(moments.spread + 1e-9 * np.eye(len(root))) @ np.linalg.inv(root)
@@ -45,10 +46,14 @@ def cut_posterior(draws: CollapsedDraws, weights: Array, moments: ShockMoments, 
         shares.append(float(own.sum()))
         pieces.append(shocks.matched(found))
     cut = CutWeights(whole, np.array(shares), tuple(pieces))
-    if not pointed:
+    if reached is None:
         return cut
-    points = shocks.q.shared + (moments.centre + (draws.e - centre) @ turn.T) @ shocks.q.root.T
-    return replace(cut, points=points, point_shares=weights)
+    tails, share = reached[0], reached[1].normalised
+    slopes = tails.gradient - tails.e
+    drifts = np.linalg.solve(slopes.T @ (share[:, None] * slopes), slopes.T).T
+    kept = slice(None, None, -(-tails.e.size // MOST_NUMBERS))
+    both: list[Any] = [(own[kept] @ shocks.q.root.T).astype(np.float32) for own in (tails.e - moments.centre, drifts)]
+    return replace(cut, points=both[0], drifts=both[1], point_shares=share[kept] / share[kept].sum())
 
 
 def skewness(e: Array, weights: Array) -> float:
