@@ -44,7 +44,9 @@ from klimb.trust.weights import LogWeights, bends, exact_site
 VALUES = 8e4  # of log p that a gap may cost: many sites are many directions to average over
 FEWEST, MOST = 3, 64  # pairs of draws
 PER_SITE, SMALL = 0.0025, (0.15, 1.5)  # gap of a site, on average, and of all, that leading order has to 10%
-NEAR = 0.5  # between logs of gaps with the same ratio
+SURE = 0.08  # nats that a gap may be off by kriging, in its standard error
+# Prior sds of the log of a ratio: of its height and slope, and of what bends it within `REACH`, in logs; noise of chains
+HEIGHT, SLOPE, BEND, REACH, CHAINED = 1.0, 0.5, 0.5, 1.2, 0.02
 POSSIBLE = (1e-3, 1.2)  # ratios; noise may bring one above 1
 MOST_CHAINED = 5000  # sites: of more, gaps are sums of many small ones, and chains take long
 MOST_SITES = 1000  # that covariances grow by, and whose third moments are asked for
@@ -60,12 +62,13 @@ class EvidenceGaps:
     """log evidence - bound of optimal q's of one model, at several hyperparameters.
 
     To leading order, with the same draws for all, so that differences hold better than the gap itself. Large gaps are
-    far smaller than that: their ratio to it comes from chains (`klimb.trust.bridge`) at some hyperparameters, and from
-    those with about the same gap at others.
+    far smaller than that: their ratio to it comes from chains (`klimb.trust.bridge`), and between those from kriging
+    in logs of the leading gap, of the mean variance of f and of its mean share that data take, which tell apart
+    hyperparameters whose leading gaps are the same. Chains go where that is not sure to `SURE` nats.
     """
 
     def __init__(self) -> None:
-        self._logs, self._ratios = list[float](), list[float]()  # of gaps to leading order, and of the ratios
+        self._places, self._logs = list[Array](), list[float]()  # of chains, and of the ratios there
 
     def __call__(self, problem: Problem, posterior: Posterior, leading: float | None = None) -> float:
         """``leading`` is the gap to leading order, where that is known."""
@@ -76,18 +79,28 @@ class EvidenceGaps:
         small = float(np.clip(PER_SITE * len(posterior.m), *SMALL))
         if not small < leading < np.inf or len(posterior.m) > MOST_CHAINED:
             return leading
-        log = float(np.log(leading))
-        if not self._logs:
-            self._logs, self._ratios = [float(np.log(small))], [0.0]
-        if np.abs(np.array(self._logs) - log).min() > NEAR:
+        v = posterior.v
+        place = np.log(np.maximum([leading, v.mean(), (np.abs(posterior.gamma) * v).mean()], 1e-300))
+        log, sd = self._foretold(place)
+        if not leading * min(np.exp(log), 1.0) * sd < SURE:
             log_weights = log_weights or LogWeights(problem, posterior, coordinates_of(posterior))
             if not log_weights.plain:
                 return leading
-            ratio = np.log(np.clip(bridged_gap(log_weights) / leading, *POSSIBLE))
-            place = int(np.searchsorted(self._logs, log))
-            self._logs.insert(place, log)
-            self._ratios.insert(place, float(ratio))
-        return leading * float(np.exp(np.interp(log, self._logs, self._ratios)))
+            self._places.append(place)
+            self._logs.append(float(np.log(np.clip(bridged_gap(log_weights) / leading, *POSSIBLE))))
+            log, _ = self._foretold(place)
+        return leading * float(np.exp(log))
+
+    def _foretold(self, place: Array) -> tuple[float, float]:
+        """The log of the ratio, and its standard error: a plane of unknown height and slope, and what bends it."""
+        if not self._places:
+            return 0.0, np.inf
+        every = np.array([*self._places, place]) - self._places[0]
+        apart = ((every[:, None] - every) ** 2).sum(axis=2)
+        C = HEIGHT**2 + SLOPE**2 * every @ every.T + BEND**2 * np.exp(-0.5 * apart / REACH**2)
+        known = C[:-1, :-1] + CHAINED**2 * np.eye(len(self._logs))
+        pull = np.linalg.solve(known, C[:-1, -1])
+        return float(pull @ self._logs), float(np.sqrt(max(C[-1, -1] - pull @ C[:-1, -1], 0.0)))
 
 
 def leading_gap(log_weights: LogWeights) -> float:
