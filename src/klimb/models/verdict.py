@@ -39,7 +39,7 @@ WRONG_MEAN, WRONG_SD = 0.2, 0.1  # errors of what is shown from which it cannot 
 PRECISION = 0.005  # relative error of an sd that no check goes below
 REMAINING = 0.1  # share of a correction that may be left
 SECOND = 1.5  # the same of one to leading order, over its square
-MOST_COMPARED = 4000  # weights
+MOST_COMPARED, HEAVIEST = 4000, 4  # weights, and points of theta
 AT_LIMIT, MASS_AT_LIMIT = 2.0, 0.01  # of theta, from its limits, and the share of a posterior that may lie there
 NEAR = 3.0  # sds, of both together, up to which a mode counts as shown
 EDGE = 1e-3  # distance from a limit, in theta, at which a hyperparameter counts as lying on it
@@ -95,9 +95,7 @@ def _judged(fit: Fit, facts: list[Fact]) -> Verdict:
     if np.isnan(components.efficiency):  # theta weighed by a corrected evidence, q to leading order
         facts += [Fact("largest change of a mean by the corrected evidence", f"{shift:.2f} sd"),
                   *engine_facts(fit.result.trust)]
-        assert components.uncorrected is not None
-        as_it_was = any(components.parts[0] is part for part in components.uncorrected.parts)
-        engine = _by_engine(fit.result.trust, precision, 0.0 if as_it_was else ratio)
+        engine = _by_engine(fit.result.trust, precision, _mended(components))
         left = float(np.nanmax([engine.number, PRECISION + REMAINING * ratio]))
         if left > WRONG_SD and engine.word != "doubt":
             return Verdict("doubt", left, OF_SD, f"sds may be off by {left:.0%}: the posterior is too far from "
@@ -220,6 +218,19 @@ def _by_engine(inner: Trust, precision: float, mended: float = 0.0) -> Verdict:
                        f"to {mean:.2f} sd); fit.result.corrected has the exact posterior's.")
     return Verdict("doubt", sd, OF_SD, f"sds are off by up to {sd:.0%}, means by up to {mean:.2f} sd: "
                    "fit.result.corrected has the exact posterior's.")
+
+
+def _mended(components: Components) -> float:
+    """What sds of the weights changed by at the same theta, the likeliest ones; the evidence moves theta as well."""
+    assert components.uncorrected is not None
+    plain = components.uncorrected
+    before, most = {theta.tobytes(): part for theta, part in zip(plain.theta, plain.parts, strict=True)}, 0.0
+    for k in np.argsort(-components.weights, kind="stable")[:HEAVIEST]:
+        now, own = components.parts[k], before.get(components.theta[k].tobytes())
+        if own is not None and own is not now:
+            sd = now.sd()[:MOST_COMPARED]
+            most = max(most, float(np.abs(own.sd()[:MOST_COMPARED] / np.maximum(sd, 1e-300) - 1.0).max(initial=0.0)))
+    return most
 
 
 def _left(error: float, mended: float) -> float:
