@@ -28,6 +28,7 @@ from klimb.numerics.pareto import RELIABLE
 from klimb.report.records import Fact, FitTrust
 from klimb.report.text import plain
 from klimb.trust import Trust, trust_report
+from klimb.trust.gap import leading_error
 from klimb.trust.modes import Mode
 from klimb.trust.verdict import BEYOND, FEWEST_EFFECTIVE, MEAN_ERROR, MOST_DRAWN, OF_SD, SD_ERROR, Verdict, usable
 
@@ -95,8 +96,16 @@ def _judged(fit: Fit, facts: list[Fact]) -> Verdict:
     if np.isnan(components.efficiency):  # theta weighed by a corrected evidence, q to leading order
         facts += [Fact("largest change of a mean by the corrected evidence", f"{shift:.2f} sd"),
                   *engine_facts(fit.result.trust)]
-        engine = _by_engine(fit.result.trust, precision, _mended(components))
-        left = float(np.nanmax([engine.number, PRECISION + REMAINING * ratio]))
+        mended = _mended(components)
+        engine = _by_engine(fit.result.trust, precision, mended)
+        moved = max(precision, PRECISION + REMAINING * ratio)
+        left = float(np.nanmax([engine.number, moved]))
+        if left > WRONG_SD and engine.measures == OF_SD and mended and moved <= WRONG_SD:
+            error = _beside_chains(fit)
+            if np.isfinite(error):
+                facts.append(Fact("largest error of an sd of f, beside chains", f"{error:.1%}"))
+                left = max(moved, error)
+                engine = usable(left) if left <= WRONG_SD else engine
         if left > WRONG_SD and engine.word != "doubt":
             return Verdict("doubt", left, OF_SD, f"sds may be off by {left:.0%}: the posterior is too far from "
                            "Gaussian for a correction to leading order.")
@@ -218,6 +227,15 @@ def _by_engine(inner: Trust, precision: float, mended: float = 0.0) -> Verdict:
                        f"to {mean:.2f} sd); fit.result.corrected has the exact posterior's.")
     return Verdict("doubt", sd, OF_SD, f"sds are off by up to {sd:.0%}, means by up to {mean:.2f} sd: "
                    "fit.result.corrected has the exact posterior's.")
+
+
+def _beside_chains(fit: Fit) -> float:
+    """The error of sds to leading order at the likeliest theta and at both ends of the likely ones, on average."""
+    components = fit.components
+    every = [components.theta[int(np.argmax(components.weights))], *components.ends()]
+    results = [fit.model.moved(theta).infer(fit.data) for theta in every] if fit.data is not None else []
+    errors = [leading_error(one.problem, one.posterior) for one in results if one.problem is not None]
+    return float(np.mean(errors)) if errors else float("nan")
 
 
 def _mended(components: Components) -> float:

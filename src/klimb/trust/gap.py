@@ -38,7 +38,7 @@ from klimb.latents.coordinates import Coordinates, coordinates_of, pivoted_root
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.numerics.arrays import Array, Index
 from klimb.numerics.lowdiscrepancy import normal_draws
-from klimb.trust.bridge import bridged_gap
+from klimb.trust.bridge import bridged_gap, exact_variances
 from klimb.trust.weights import LogWeights, bends, exact_site
 
 VALUES = 8e4  # of log p that a gap may cost: many sites are many directions to average over
@@ -140,9 +140,7 @@ def leading_moments(problem: Problem, posterior: Posterior, *,
     few, scale = _few_cubes(V**2 * V, wanted, min(MOST_FEW, room))
     if len(few) == MOST_FEW and every and len(c) <= room:
         few, scale = list(range(len(c))), c
-    cross, grown = coordinates.report(rows, slice(None)), 0.5 * np.outer(c[sites], c[sites]) * V**2
-    more = np.einsum("ij,ij->i", V @ grown, V)
-    share = float(np.mean(more / v))
+    cross, (grown, more, share) = coordinates.report(rows, slice(None)), _grown(V, c[sites])
     root = pivoted_root(grown, 1.0 / np.sqrt(v))[:, : max(MOST_ROWS // q.size, 1)]
     left = 1.0 / (1.0 + NEXT_ORDER * share)
     added = np.sqrt(left) * root.T @ cross
@@ -152,6 +150,28 @@ def leading_moments(problem: Problem, posterior: Posterior, *,
         shift = left * (0.5 * c * more + fourth * wanted / 6.0) @ cross
         wider = replace(wider, mean=q.mean + shift)  # type: ignore[type-var]
     return wider, float(growth.max())
+
+
+def leading_error(problem: Problem, posterior: Posterior) -> float:
+    """The largest relative error of an sd of f at the sites by `leading_moments`, beside chains, less two errors of
+    theirs; NaN where chains cannot tell.
+    """
+    n, coordinates = len(posterior.m), coordinates_of(posterior)
+    log_weights = LogWeights(problem, posterior, coordinates)
+    if n > MOST_SITES or not log_weights.plain:
+        return float("nan")
+    root = coordinates.pull(np.eye(n))
+    _, more, share = _grown(root @ root.T, bends(log_weights.site, problem.y, posterior)[0])
+    exact, noise = exact_variances(log_weights)
+    error = np.abs(np.sqrt((posterior.v + more / (1.0 + NEXT_ORDER * share)) / exact) - 1.0)
+    return float(np.maximum(error - noise / exact, 0.0).max())
+
+
+def _grown(V: Array, c: Array) -> tuple[Array, Array, float]:
+    """What sites add to each other's covariances, what that adds to variances there, and its mean share of these."""
+    grown = 0.5 * np.outer(c, c) * V**2
+    more = np.einsum("ij,ij->i", V @ grown, V)
+    return grown, more, float(np.mean(more / np.diagonal(V)))
 
 
 def _third_moments(coordinates: Coordinates, sites: Index, c: Array) -> tuple[Array, Array, Array]:
