@@ -46,6 +46,7 @@ NEAR = 3.0  # sds, of both together, up to which a mode counts as shown
 EDGE = 1e-3  # distance from a limit, in theta, at which a hyperparameter counts as lying on it
 WIDE = 1.0  # sd of theta (mostly logs) from which a hyperparameter counts as hardly determined
 SKEWED = 1.0  # skewness of its marginal from which it is no longer summarised by a mode
+WIDEST_LOG = 2.0  # sd of a log mean under q above which its own upper tail is not the one of third moments
 UNEVEN = 3.0  # ratio of f's sd between likely hyperparameters from which the joint posterior is a funnel
 LIKELY = 0.02  # share of the mass from which a point counts as likely
 
@@ -101,7 +102,7 @@ def _judged(fit: Fit, facts: list[Fact]) -> Verdict:
         moved = max(precision, PRECISION + REMAINING * ratio)
         left = float(np.nanmax([engine.number, moved]))
         if left > WRONG_SD and engine.measures == OF_SD and mended and moved <= WRONG_SD:
-            error = _beside_chains(fit)
+            error = float("nan") if _beyond_data(fit) else _beside_chains(fit)
             if np.isfinite(error):
                 facts.append(Fact("largest error of an sd of f, beside chains", f"{error:.1%}"))
                 left = max(moved, error)
@@ -227,6 +228,13 @@ def _by_engine(inner: Trust, precision: float, mended: float = 0.0) -> Verdict:
                        f"to {mean:.2f} sd); fit.result.corrected has the exact posterior's.")
     return Verdict("doubt", sd, OF_SD, f"sds are off by up to {sd:.0%}, means by up to {mean:.2f} sd: "
                    "fit.result.corrected has the exact posterior's.")
+
+
+def _beyond_data(fit: Fit) -> bool:
+    """Whether f is so wide somewhere that ends of e^f are not those of f that is right to some percent of its sd."""
+    assert fit.result is not None
+    link = fit.model.likelihood.link.name.split()
+    return "log" in link and bool(fit.result.posterior.v.max(initial=0.0) > WIDEST_LOG**2)
 
 
 def _beside_chains(fit: Fit) -> float:

@@ -45,7 +45,7 @@ VALUES = 8e4  # of log p that a gap may cost: many sites are many directions to 
 FEWEST, MOST = 3, 64  # pairs of draws
 PER_SITE, SMALL = 0.0025, (0.15, 1.5)  # gap of a site, on average, and of all, that leading order has to 10%
 SURE = 0.08  # nats that a gap may be off by kriging, in its standard error
-# Prior sds of the log of a ratio: of its height and slope, and of what bends it within `REACH`, in logs; noise of chains
+# Prior sds of the log of a ratio: its height, its slope, what bends it within `REACH` of logs; the noise of chains.
 HEIGHT, SLOPE, BEND, REACH, CHAINED = 1.0, 0.5, 0.5, 1.2, 0.02
 POSSIBLE = (1e-3, 1.2)  # ratios; noise may bring one above 1
 MOST_CHAINED = 5000  # sites: of more, gaps are sums of many small ones, and chains take long
@@ -153,8 +153,9 @@ def leading_moments(problem: Problem, posterior: Posterior, *,
 
 
 def leading_error(problem: Problem, posterior: Posterior) -> float:
-    """The largest relative error of an sd of f at the sites by `leading_moments`, beside chains, less two errors of
-    theirs; NaN where chains cannot tell.
+    """The largest relative error of an sd of f by `leading_moments`, beside chains, less twice the error of these.
+
+    NaN where chains cannot tell.
     """
     n, coordinates = len(posterior.m), coordinates_of(posterior)
     log_weights = LogWeights(problem, posterior, coordinates)
