@@ -1,6 +1,7 @@
 """Hyperparameters whose posteriors have long tails, against sums over fine grids that share no code with klimb."""
 
 import json
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from typing import Any
@@ -437,3 +438,67 @@ def test_predicted_means_of_crossed_groups_with_one_or_two_counts_a_level() -> N
         assert abs(table[name].mean - mean) < 0.04 * sd
         assert table[name].sd == pytest.approx(sd, rel=0.04)
     assert fit.trust.verdict == "corrected"
+
+
+def crossed(seed: int, n: int, levels: tuple[int, int], base: float, sds: tuple[float, float]) -> dict[str, np.ndarray]:
+    """Counts of two crossed grouping factors and one covariate."""
+    rng, (A, B) = np.random.default_rng(seed), levels
+    a, b, x = rng.integers(0, A, n), rng.integers(0, B, n), rng.standard_normal(n)
+    f = base + 0.3 * x + sds[0] * rng.standard_normal(A)[a] + sds[1] * rng.standard_normal(B)[b]
+    return {"y": rng.poisson(np.exp(f)), "x": x, "a": a.astype(str), "b": b.astype(str)}
+
+
+def test_crossed_sds_that_widen_f_by_themselves_are_those_of_exact_draws() -> None:
+    """Gaps of one sd were taken for those of the other: sd(a) was 0.24 sd too low, its own sd 10% too small.
+
+    20,000 draws of Stan: rhat 1.001, ess at least 3,400.
+    """
+    fit = klimb.fit("y ~ x + (1 | a) + (1 | b)", crossed(4, 150, (90, 80), -2.2, (1.8, 1.0)), "poisson")
+    table = {row.name: row for row in fit.table_rows()}
+    for name, mean, sd in (("Intercept", -2.733, 0.485), ("x", 0.535, 0.269), ("sd(a)", 1.575, 0.388),
+                           ("sd(b)", 0.912, 0.409)):
+        assert abs(table[name].mean - mean) < 0.08 * sd
+        assert table[name].sd == pytest.approx(sd, rel=0.05)
+    assert fit.trust.verdict == "corrected"
+
+
+def test_skewness_follows_the_sd_of_f_over_theta() -> None:
+    """With the same skewness at all points, or none where it is below 0.11, these sds were 9% too large on average.
+
+    20,000 draws of Stan, whose own errors here are 0.6 to 2.7%.
+    """
+    fit = klimb.fit("y ~ x + (1 | a) + (1 | b)", crossed(5, 250, (80, 20), -2.0, (1.0, 1.0)), "poisson")
+    found = fit.predict()
+    exact = [0.0682, 0.0509, 0.0923, 0.1285, 0.049, 0.0531, 0.0386, 0.0544, 0.101, 0.09, 0.0999, 0.2521, 0.1263]
+    ratio = found["sd"][::20] / exact
+    assert ratio.mean() == pytest.approx(1.0, abs=0.03)
+    np.testing.assert_allclose(ratio, 1.0, atol=0.07)
+
+
+def test_an_autoregression_of_yes_and_no_is_not_doubted_for_the_evidence_of_its_sd() -> None:
+    """Theta moves by the evidence, which is known; it was judged as an error of moments to leading order (13%)."""
+    rng, f = np.random.default_rng(13), np.zeros(80)
+    f[0] = rng.standard_normal()
+    for i in range(1, 80):
+        f[i] = 0.5 * f[i - 1] + np.sqrt(0.75) * rng.standard_normal()
+    y = (rng.random(80) < 1.0 / (1.0 + np.exp(-0.7 * f))).astype(float)
+    fit = klimb.fit("y ~ ar1(t)", {"t": np.arange(80), "y": y}, "bernoulli")
+    table = {row.name: row for row in fit.table_rows()}
+    for name, mean, sd in (("Intercept", 0.259, 0.380), ("sd(ar1(t))", 1.019, 1.044), ("rho(ar1(t))", 0.159, 0.518)):
+        assert abs(table[name].mean - mean) < 0.08 * sd  # 20,000 draws, ess at least 1,600
+        assert table[name].sd == pytest.approx(sd, rel=0.07)
+    assert fit.trust.verdict == "corrected"
+    assert fit.trust.number < 0.08
+
+
+def test_what_lies_between_limits_has_no_long_tail() -> None:
+    """The advice was an exponential prior of a partial autocorrelation near -1, with a negative rate."""
+    fit = klimb.fit("y ~ ar(t, p=2)", {"t": np.arange(30), "y": np.sin(np.arange(30) / 5.0)}, hyper="optimise")
+    theta = fit.model.theta
+    points = np.repeat(fit.model.at[None], 2000, axis=0)
+    for j in range(theta.size):
+        moved = points.copy()
+        moved[:, j] += np.where(np.arange(2000) < 4, 4.0, -4.0) + 0.01 * np.linspace(-1.0, 1.0, 2000)
+        components = replace(fit.components, theta=moved[:2], weights=np.full(2, 0.5), parts=fit.components.parts * 2,
+                             points=moved, point_weights=np.full(2000, 1.0 / 2000))
+        assert bool(long_tails(theta, components)) == (fit.model.names[j] in ("sd(ar(t))", "sigma"))

@@ -10,8 +10,8 @@ from scipy.sparse import csr_matrix
 
 import klimb
 from klimb.latents.coordinates import coordinates_of
-from klimb.trust.bridge import covariance_of_sites
-from klimb.trust.gap import EvidenceGaps, leading_gap
+from klimb.trust.bridge import covariance_of_sites, exact_variances
+from klimb.trust.gap import EvidenceGaps, leading_error, leading_gap
 from klimb.trust.weights import LogWeights
 
 X = np.linspace(0.0, 6.0, 80)
@@ -48,6 +48,38 @@ def test_large_gaps_are_those_of_quadrature(sd: float, error: float, too_large: 
     gap = evidence.sum() - result.bound
     assert abs(EvidenceGaps()(result.problem, result.posterior) / gap - 1.0) < error
     assert leading(result) > too_large * gap
+
+
+def test_gaps_of_two_sds_are_those_of_quadrature_whichever_is_large() -> None:
+    """Ratios to leading order by its size alone, or by one of the sds, were up to 47% and 2.2 nats off."""
+    y, f, gaps = np.tile(np.repeat([0, 1, 3], [20, 7, 3]), 2), np.linspace(-60.0, 20.0, 40_001), EvidenceGaps()
+    log_p = {sd: np.outer([0, 1, 3], f) - np.exp(f) - 0.5 * (f / sd) ** 2 - np.log(sd * np.sqrt(2.0 * np.pi))
+             for sd in (0.4, 1.0, 1.8, 3.0, 5.0)}
+    each = {sd: np.log(np.exp(own).sum(axis=1) * (f[1] - f[0])) - [0.0, 0.0, np.log(6.0)] for sd, own in log_p.items()}
+    for first in (1.0, 1.8, 3.0, 5.0):
+        for second in (0.4, 1.0, 1.8, 3.0, 5.0):
+            prior = klimb.latents.Kernel(np.diag(np.repeat([first, second], 30) ** 2))
+            result = klimb.infer(prior, klimb.sites.Poisson(), y, tol=1e-8)
+            gap = np.array([20, 7, 3]) @ (each[first] + each[second]) - result.bound
+            assert abs(gaps(result.problem, result.posterior) / gap - 1.0) < 0.06
+
+
+def test_errors_of_leading_order_are_those_of_quadrature() -> None:
+    """Variances by chains, and what leading order lacks of them: each f by itself under a wide prior."""
+    y, f, sd = np.repeat([0, 1, 3], [20, 7, 3]), np.linspace(-40.0, 20.0, 40_001), 3.5
+    p = np.exp(np.outer([0, 1, 3], f) - np.exp(f) - 0.5 * (f / sd) ** 2)
+    p /= p.sum(axis=1, keepdims=True)
+    exact = np.repeat(p @ f**2 - (p @ f) ** 2, [20, 7, 3])
+    result = klimb.infer(klimb.latents.Kernel(sd**2 * np.eye(30)), klimb.sites.Poisson(), y, tol=1e-8)
+    weights = LogWeights(result.problem, result.posterior, coordinates_of(result.posterior))
+    found, noise = exact_variances(weights)
+    assert np.abs((found - exact) / noise).max() < 4.0
+    assert (noise / exact).max() < 0.06
+    c = -np.exp(result.posterior.m + 0.5 * result.posterior.v)  # the third derivative of log p, on average
+    v, more = result.posterior.v, 0.5 * c**2 * result.posterior.v**4
+    error = np.abs(np.sqrt((v + more / (1.0 + 1.8 * np.mean(more / v))) / exact) - 1.0).max()
+    assert leading_error(result.problem, result.posterior) == pytest.approx(error, abs=0.03)
+    assert error > 0.06
 
 
 @pytest.mark.parametrize("name", CASES)

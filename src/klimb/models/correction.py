@@ -39,7 +39,7 @@ from klimb.numerics.pareto import RELIABLE, SmoothedWeights, smooth_log_weights
 from klimb.numerics.proposals import DEGREES, StudentMixture, student_log_density
 from klimb.trust.collapsed import CollapsedDraws, CollapsedWeights, ShockWeights
 from klimb.trust.coupled import coupled_weights
-from klimb.trust.gap import EvidenceGaps, leading_moments
+from klimb.trust.gap import MOST_CHAINED, EvidenceGaps, leading_moments
 from klimb.trust.pieces import cut_posterior
 from klimb.trust.tails import Mean
 from klimb.trust.weights import most_variance
@@ -205,7 +205,7 @@ class Corrector:
         """
         if result is None:  # an exact evaluation
             return 0.0
-        if self._by_gap:
+        if self._by_gap or (self.only_gains and len(result.posterior.m) <= MOST_CHAINED):
             return self._gap(result)
         if self.repairs:
             found = self(result, brief=True)

@@ -111,8 +111,11 @@ def long_tails(theta: Theta, components: Components) -> list[str]:
     found = []
     for block in theta.blocks if components.integrated else ():
         values = block.inside(points[:, theta.slice_of(block)])
-        for name in (name for name in block.priors() if name in block.names):
-            own = values[:, block.names.index(name)]
+        powers, priors = block.powers(), block.priors()
+        for number, name in enumerate(block.names):
+            if name not in priors or (len(powers) == len(block.names) and not powers[number]):
+                continue  # what lies between limits has no tail
+            own = values[:, number]
             order = np.argsort(own, kind="stable")
             squares = weights[order] * (own[order] - weights @ own) ** 2
             last = np.cumsum(weights[order]) > 1.0 - LAST

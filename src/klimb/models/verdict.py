@@ -28,6 +28,7 @@ from klimb.numerics.pareto import RELIABLE
 from klimb.report.records import Fact, FitTrust
 from klimb.report.text import plain
 from klimb.trust import Trust, trust_report
+from klimb.trust.gap import leading_error
 from klimb.trust.modes import Mode
 from klimb.trust.verdict import BEYOND, FEWEST_EFFECTIVE, MEAN_ERROR, MOST_DRAWN, OF_SD, SD_ERROR, Verdict, usable
 
@@ -40,13 +41,14 @@ LEFT_OUT = 0.15, 0.1  # the same by inducing points, as they are estimated: hype
 PRECISION = 0.005  # relative error of an sd that no check goes below
 REMAINING = 0.1  # share of a correction that may be left
 SECOND = 1.5  # the same of one to leading order, over its square
-MOST_COMPARED = 4000  # weights
+MOST_COMPARED, HEAVIEST = 4000, 4  # weights, and points of theta
 AT_LIMIT, MASS_AT_LIMIT = 2.0, 0.01  # of theta, from its limits, and the share of a posterior that may lie there
 UNTOLD, MASS_UNTOLD = 2.0, 0.1  # times what a term can tell, and the share of the posterior from where it is a doubt
 NEAR = 3.0  # sds, of both together, up to which a mode counts as shown
 EDGE = 1e-3  # distance from a limit, in theta, at which a hyperparameter counts as lying on it
 WIDE = 1.0  # sd of theta (mostly logs) from which a hyperparameter counts as hardly determined
 SKEWED = 1.0  # skewness of its marginal from which it is no longer summarised by a mode
+WIDEST_LOG = 2.0  # sd of a log mean under q above which its own upper tail is not the one of third moments
 UNEVEN = 3.0  # ratio of f's sd between likely hyperparameters from which the joint posterior is a funnel
 LIKELY = 0.02  # share of the mass from which a point counts as likely
 
@@ -102,10 +104,16 @@ def _judged(fit: Fit, facts: list[Fact], left_out: float) -> Verdict:
     if np.isnan(components.efficiency):  # theta weighed by a corrected evidence, q to leading order
         facts += [Fact("largest change of a mean by the corrected evidence", f"{shift:.2f} sd"),
                   *engine_facts(fit.result.trust)]
-        assert components.uncorrected is not None
-        as_it_was = any(components.parts[0] is part for part in components.uncorrected.parts)
-        engine = _by_engine(fit.result.trust, precision, 0.0 if as_it_was else ratio)
-        left = float(np.nanmax([engine.number, PRECISION + REMAINING * ratio]))
+        mended = _mended(components)
+        engine = _by_engine(fit.result.trust, precision, mended)
+        moved = max(precision, PRECISION + REMAINING * ratio)
+        left = float(np.nanmax([engine.number, moved]))
+        if left > WRONG_SD and engine.measures == OF_SD and mended and moved <= WRONG_SD:
+            error = float("nan") if _beyond_data(fit) else _beside_chains(fit)
+            if np.isfinite(error):
+                facts.append(Fact("largest error of an sd of f, beside chains", f"{error:.1%}"))
+                left = max(moved, error)
+                engine = usable(left) if left <= WRONG_SD else engine
         if left > WRONG_SD and engine.word != "doubt":
             return Verdict("doubt", left, OF_SD, f"sds may be off by {left:.0%}: the posterior is too far from "
                            "Gaussian for a correction to leading order.")
@@ -251,6 +259,35 @@ def _by_engine(inner: Trust, precision: float, mended: float = 0.0) -> Verdict:
                        f"to {mean:.2f} sd); fit.result.corrected has the exact posterior's.")
     return Verdict("doubt", sd, OF_SD, f"sds are off by up to {sd:.0%}, means by up to {mean:.2f} sd: "
                    "fit.result.corrected has the exact posterior's.")
+
+
+def _beyond_data(fit: Fit) -> bool:
+    """Whether f is so wide somewhere that ends of e^f are not those of f that is right to some percent of its sd."""
+    assert fit.result is not None
+    link = fit.model.likelihood.link.name.split()
+    return "log" in link and bool(fit.result.posterior.v.max(initial=0.0) > WIDEST_LOG**2)
+
+
+def _beside_chains(fit: Fit) -> float:
+    """The error of sds to leading order at the likeliest theta and at both ends of the likely ones, on average."""
+    components = fit.components
+    every = [components.theta[int(np.argmax(components.weights))], *components.ends()]
+    results = [fit.model.moved(theta).infer(fit.data) for theta in every] if fit.data is not None else []
+    errors = [leading_error(one.problem, one.posterior) for one in results if one.problem is not None]
+    return float(np.mean(errors)) if errors else float("nan")
+
+
+def _mended(components: Components) -> float:
+    """What sds of the weights changed by at the same theta, the likeliest ones; the evidence moves theta as well."""
+    assert components.uncorrected is not None
+    plain = components.uncorrected
+    before, most = {theta.tobytes(): part for theta, part in zip(plain.theta, plain.parts, strict=True)}, 0.0
+    for k in np.argsort(-components.weights, kind="stable")[:HEAVIEST]:
+        now, own = components.parts[k], before.get(components.theta[k].tobytes())
+        if own is not None and own is not now:
+            sd = now.sd()[:MOST_COMPARED]
+            most = max(most, float(np.abs(own.sd()[:MOST_COMPARED] / np.maximum(sd, 1e-300) - 1.0).max(initial=0.0)))
+    return most
 
 
 def _left(error: float, mended: float) -> float:

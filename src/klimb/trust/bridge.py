@@ -25,7 +25,7 @@ from klimb.trust.weights import LogWeights, bends
 
 NODES, SHARES = np.array([0.5, 1.0]), np.array([4.0, 1.0]) / 6.0  # Simpson's rule
 MOST, FEWEST, VALUES = 128, 12, 2e6  # chains at each node, and chains times squared sites
-STEPS, SETTLING = 12, 4  # draws of a chain that count, and those before them
+STEPS, SETTLING, LONG = 12, 4, 4  # draws of a chain that count, those before them, and how many more for variances
 KICKS, MOST_KICKS = 3, 12  # in a quarter turn
 GONE = 0.6  # share of proposals at a node below which a quarter turn takes more kicks
 FIRST = 4  # draws of q for each chain, of which they start at the likely ones
@@ -36,15 +36,7 @@ def bridged_gap(log_weights: LogWeights, seed: int = 0) -> float:
     """log evidence - bound of q, to some 2% of it, 5% where that is many nats."""
     rng, q, paths = np.random.default_rng(seed), log_weights.posterior, _Paths(log_weights)
     chains = int(np.clip(VALUES // len(q.m) ** 2, FEWEST, MOST))
-    power = np.repeat(NODES, chains)
-    first = paths.draws(FIRST * len(power), rng)
-    value, _ = log_weights.at(first)
-    paths.start(power, first[np.concatenate([_chosen(b * value, chains, rng) for b in NODES])])
-    while paths.kicks < MOST_KICKS:
-        gone = np.array([paths.moved(rng) for _ in range(SETTLING)]).reshape(SETTLING, len(NODES), chains)
-        if gone.mean(axis=(0, 2)).min() > GONE:
-            break
-        paths.kicks *= 2
+    power = paths.settled(NODES, chains, rng)
     (third, fourth), v = bends(log_weights.site, log_weights.y, q), np.maximum(q.v - q.latent.slack, 0.0)
     told = list[Array]()
     for _ in range(STEPS):
@@ -55,6 +47,21 @@ def bridged_gap(log_weights: LogWeights, seed: int = 0) -> float:
         told.append(np.array([paths.value - log_weights.mean, np.ones(len(d)), of_third @ third, of_fourth @ fourth]))
     each = np.array(told).reshape(STEPS, 4, len(NODES), chains).transpose(2, 1, 0, 3).reshape(len(NODES), 4, -1)
     return float(SHARES @ [np.linalg.lstsq(own[1:].T, own[0], rcond=None)[0][0] for own in each])
+
+
+def exact_variances(log_weights: LogWeights, seed: int = 0) -> tuple[Array, Array]:
+    """Variances of f at the sites under the exact posterior, and their standard errors: V + E[d pull'] (Stein)."""
+    rng, v, paths = np.random.default_rng(seed), log_weights.posterior.v, _Paths(log_weights)
+    chains = int(np.clip(VALUES // len(v) ** 2, FEWEST, MOST))
+    paths.settled(NODES[-1:], chains, rng)
+    told = np.zeros((2, chains, len(v)))
+    for _ in range(LONG * STEPS):
+        paths.moved(rng)
+        told += np.array([paths.pull, paths.d * paths.pull]) / (LONG * STEPS)
+    shift = told[0].mean(axis=0)
+    each = told[1] - 2.0 * shift * told[0]
+    error = np.sqrt(each.var(axis=0, ddof=1) / chains)
+    return np.asarray(v + each.mean(axis=0) + shift**2), np.asarray(error)
 
 
 class _Paths:
@@ -74,6 +81,19 @@ class _Paths:
     def start(self, b: Array, d: Array) -> None:
         self._b, self.d = b, d
         self.value, self.slopes, self.pull = self._at(d)
+
+    def settled(self, nodes: Array, chains: int, rng: np.random.Generator) -> Array:
+        """So many chains at each of the powers, one node after the other, which have forgotten their start."""
+        power = np.repeat(nodes, chains)
+        first = self.draws(FIRST * len(power), rng)
+        value, _ = self._log_weights.at(first)
+        self.start(power, first[np.concatenate([_chosen(b * value, chains, rng) for b in nodes])])
+        while self.kicks < MOST_KICKS:
+            gone = np.array([self.moved(rng) for _ in range(SETTLING)]).reshape(SETTLING, len(nodes), chains)
+            if gone.mean(axis=(0, 2)).min() > GONE:
+                break
+            self.kicks *= 2
+        return power
 
     def _at(self, d: Array) -> tuple[Array, Array, Array]:
         value, slopes = self._log_weights.at(d)

@@ -38,13 +38,15 @@ from klimb.latents.coordinates import Coordinates, coordinates_of, pivoted_root
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.numerics.arrays import Array, Index
 from klimb.numerics.lowdiscrepancy import normal_draws
-from klimb.trust.bridge import bridged_gap, covariance_of_sites
+from klimb.trust.bridge import bridged_gap, covariance_of_sites, exact_variances
 from klimb.trust.weights import LogWeights, bends, exact_site
 
 VALUES = 8e4  # of log p that a gap may cost: many sites are many directions to average over
 FEWEST, MOST = 3, 64  # pairs of draws
 PER_SITE, SMALL = 0.0025, (0.15, 1.5)  # gap of a site, on average, and of all, that leading order has to 10%
-NEAR = 0.5  # between logs of gaps with the same ratio
+SURE = 0.08  # nats that a gap may be off by kriging, in its standard error
+# Prior sds of the log of a ratio: its height, its slope, what bends it within `REACH` of logs; the noise of chains.
+HEIGHT, SLOPE, BEND, REACH, CHAINED = 1.0, 0.5, 0.5, 1.2, 0.02
 POSSIBLE = (1e-3, 1.2)  # ratios; noise may bring one above 1
 MOST_CHAINED = 5000  # sites: of more, gaps are sums of many small ones, and chains take long
 MOST_SITES = 1000  # that covariances grow by, and whose third moments are asked for
@@ -60,12 +62,13 @@ class EvidenceGaps:
     """log evidence - bound of optimal q's of one model, at several hyperparameters.
 
     To leading order, with the same draws for all, so that differences hold better than the gap itself. Large gaps are
-    far smaller than that: their ratio to it comes from chains (`klimb.trust.bridge`) at some hyperparameters, and from
-    those with about the same gap at others.
+    far smaller than that: their ratio to it comes from chains (`klimb.trust.bridge`), and between those from kriging
+    in logs of the leading gap, of the mean variance of f and of its mean share that data take, which tell apart
+    hyperparameters whose leading gaps are the same. Chains go where that is not sure to `SURE` nats.
     """
 
     def __init__(self) -> None:
-        self._logs, self._ratios = list[float](), list[float]()  # of gaps to leading order, and of the ratios
+        self._places, self._logs = list[Array](), list[float]()  # of chains, and of the ratios there
 
     def __call__(self, problem: Problem, posterior: Posterior, leading: float | None = None) -> float:
         """``leading`` is the gap to leading order, where that is known."""
@@ -76,18 +79,28 @@ class EvidenceGaps:
         small = float(np.clip(PER_SITE * len(posterior.m), *SMALL))
         if not small < leading < np.inf or len(posterior.m) > MOST_CHAINED:
             return leading
-        log = float(np.log(leading))
-        if not self._logs:
-            self._logs, self._ratios = [float(np.log(small))], [0.0]
-        if np.abs(np.array(self._logs) - log).min() > NEAR:
+        v = posterior.v
+        place = np.log(np.maximum([leading, v.mean(), (np.abs(posterior.gamma) * v).mean()], 1e-300))
+        log, sd = self._foretold(place)
+        if not leading * min(np.exp(log), 1.0) * sd < SURE:
             log_weights = log_weights or LogWeights(problem, posterior, coordinates_of(posterior))
             if not log_weights.plain:
                 return leading
-            ratio = np.log(np.clip(bridged_gap(log_weights) / leading, *POSSIBLE))
-            place = int(np.searchsorted(self._logs, log))
-            self._logs.insert(place, log)
-            self._ratios.insert(place, float(ratio))
-        return leading * float(np.exp(np.interp(log, self._logs, self._ratios)))
+            self._places.append(place)
+            self._logs.append(float(np.log(np.clip(bridged_gap(log_weights) / leading, *POSSIBLE))))
+            log, _ = self._foretold(place)
+        return leading * float(np.exp(log))
+
+    def _foretold(self, place: Array) -> tuple[float, float]:
+        """The log of the ratio, and its standard error: a plane of unknown height and slope, and what bends it."""
+        if not self._places:
+            return 0.0, np.inf
+        every = np.array([*self._places, place]) - self._places[0]
+        apart = ((every[:, None] - every) ** 2).sum(axis=2)
+        C = HEIGHT**2 + SLOPE**2 * every @ every.T + BEND**2 * np.exp(-0.5 * apart / REACH**2)
+        known = C[:-1, :-1] + CHAINED**2 * np.eye(len(self._logs))
+        pull = np.linalg.solve(known, C[:-1, -1])
+        return float(pull @ self._logs), float(np.sqrt(max(C[-1, -1] - pull @ C[:-1, -1], 0.0)))
 
 
 def leading_gap(log_weights: LogWeights) -> float:
@@ -127,9 +140,7 @@ def leading_moments(problem: Problem, posterior: Posterior, *,
     few, scale = _few_cubes(V**2 * V, wanted, min(MOST_FEW, room))
     if len(few) == MOST_FEW and every and len(c) <= room:
         few, scale = list(range(len(c))), c
-    cross, grown = coordinates.report(rows, slice(None)), 0.5 * np.outer(c[sites], c[sites]) * V**2
-    more = np.einsum("ij,ij->i", V @ grown, V)
-    share = float(np.mean(more / v))
+    cross, (grown, more, share) = coordinates.report(rows, slice(None)), _grown(V, c[sites])
     root = pivoted_root(grown, 1.0 / np.sqrt(v))[:, : max(MOST_ROWS // q.size, 1)]
     left = 1.0 / (1.0 + NEXT_ORDER * share)
     added = np.sqrt(left) * root.T @ cross
@@ -139,6 +150,29 @@ def leading_moments(problem: Problem, posterior: Posterior, *,
         shift = left * (0.5 * c * more + fourth * wanted / 6.0) @ cross
         wider = replace(wider, mean=q.mean + shift)  # type: ignore[type-var]
     return wider, float(growth.max())
+
+
+def leading_error(problem: Problem, posterior: Posterior) -> float:
+    """The largest relative error of an sd of f by `leading_moments`, beside chains, less twice the error of these.
+
+    NaN where chains cannot tell.
+    """
+    n, coordinates = len(posterior.m), coordinates_of(posterior)
+    log_weights = LogWeights(problem, posterior, coordinates)
+    if n > MOST_SITES or not log_weights.plain:
+        return float("nan")
+    root = coordinates.pull(np.eye(n))
+    _, more, share = _grown(root @ root.T, bends(log_weights.site, problem.y, posterior)[0])
+    exact, noise = exact_variances(log_weights)
+    error = np.abs(np.sqrt((posterior.v + more / (1.0 + NEXT_ORDER * share)) / exact) - 1.0)
+    return float(np.maximum(error - noise / exact, 0.0).max())
+
+
+def _grown(V: Array, c: Array) -> tuple[Array, Array, float]:
+    """What sites add to each other's covariances, what that adds to variances there, and its mean share of these."""
+    grown = 0.5 * np.outer(c, c) * V**2
+    more = np.einsum("ij,ij->i", V @ grown, V)
+    return grown, more, float(np.mean(more / np.diagonal(V)))
 
 
 def _third_moments(coordinates: Coordinates, posterior: Posterior, sites: Index,
