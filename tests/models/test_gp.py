@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 
 import klimb
@@ -317,6 +318,13 @@ def test_dates_are_no_numbers(days: Any) -> None:
     for model in (klimb.gp, klimb.series):
         with pytest.raises(InputError, match="must be an array of numbers; got dates"):
             model(kernels.Matern32(), days)
+
+
+@pytest.mark.parametrize("kind", [list, np.array, pd.Series, pl.Series, lambda x: pd.array(x, dtype="Float64")])
+def test_numbers_of_any_library_are_inputs(kind: Any) -> None:
+    x = [0.0, 1.0, 2.0, 4.0]
+    fits = [klimb.gp(kernels.RBF(), own(x)).fit(own(np.sin(x).tolist()), hyper="fixed") for own in (list, kind)]
+    assert fits[0].bound == pytest.approx(fits[1].bound, rel=1e-12)
 
 
 @pytest.mark.parametrize(("wide", "high"), [(100.0, 1.0), (1e6, 1.0), (1.0, 1e4), (1e-4, 1e-3), (300.0, 1e-3)])

@@ -226,3 +226,9 @@ def test_a_day_is_one_level_whatever_library_wrote_it():
 def test_whole_numbers_of_128_bits_are_numbers() -> None:
     column = pl.Series([1, 2, 3], dtype=pl.Int128)
     assert read_frame(pl.DataFrame({"x": column})).read("x").number.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_a_record_batch_is_a_table() -> None:
+    frame = read_frame(pa.record_batch({"x": [1.0, None], "g": ["a", "b"]}))
+    assert (frame.kind, frame.n) == ("pyarrow", 2)
+    assert np.isnan(frame.read("x").number[1])

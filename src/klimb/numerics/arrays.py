@@ -21,7 +21,7 @@ np.empty(4_000_000)
 
 def as_float(value: Any, name: str, *, ndim: int | None = None) -> Array:
     """``value`` as a finite float64 array, or an `InputError` that names the first bad entry."""
-    if getattr(getattr(value, "dtype", None), "kind", "") in "mM" and hasattr(value, "dtype"):
+    if getattr(getattr(value, "dtype", None), "kind", None) in ("m", "M"):
         raise InputError(f"{name} must be an array of numbers", "dates or times, whose unit depends on who stored them",
                          f"Count days, say: ({name} - {name}[0]) / np.timedelta64(1, 'D').")
     try:

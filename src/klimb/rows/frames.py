@@ -7,6 +7,7 @@ record array of numpy. narwhals is imported only where the data is none of the l
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib import import_module
 from typing import Any, Self
 
 import numpy as np
@@ -162,6 +163,8 @@ def _read_structured(data: npt.NDArray[Any]) -> Frame:
 
 
 def _read_narwhals(data: Any) -> Frame:
+    if type(data).__name__ == "RecordBatch" and hasattr(data, "schema"):  # of pyarrow: narwhals knows tables alone
+        data = import_module("pyarrow").Table.from_batches([data])
     unique_names(data)
     try:
         frame = nw.from_native(data, allow_series=False)
