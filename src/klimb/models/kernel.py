@@ -39,7 +39,6 @@ Form: TypeAlias = Literal["Kernel", "Inducing", "Markov"]  # the latent
 SITES, LOOKED_AT = 32, 0.99  # at which it is seen what inducing points leave, and the share of sites among them
 SMALL, GROWTH = (0.1, 0.05), 1.5  # errors that points enough leave, and the factor by which they become more
 SMOOTHNESS: dict[type[Covariance], float] = {Matern12: 0.5, Matern32: 1.5, Matern52: 2.5}
-FAR_LENGTH, FAR_VARIANCE = np.log(30.0), np.log(1000.0)  # between a start and the scale of the data, in logs
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,23 +101,6 @@ class KernelModel(Model):
     def _values(self, blocks: Sequence[ParameterBlock]) -> tuple[Any, ...]:
         own = self.theta.of_owner(self.at, blocks)
         return tuple(block.value(theta) for block, theta in zip(blocks, own, strict=True))
-
-    def other_starts(self, data: Observed) -> list[Array]:
-        """With the sd of the inputs as lengthscale and the variance of y, where the present ones are of another order.
-
-        From a lengthscale below every distance, or a variance far below the noise, no slope leads to a better one.
-        """
-        spreads = self.X.std(axis=0)
-        scales = {f"lengthscale[{k}]": np.sqrt(len(spreads)) * sd for k, sd in enumerate(spreads)}
-        scales["lengthscale"] = np.sqrt((spreads**2).sum())
-        if self.likelihood.link.name == "identity":
-            scales["variance"] = np.var(data.y)
-        at = self.at.copy()
-        for number, name in enumerate(self.names):
-            scale = scales.get(name.split(".")[-1].split(": ")[-1], 0.0)
-            if scale > 0.0 and abs(at[number] - np.log(scale)) > (FAR_LENGTH if "length" in name else FAR_VARIANCE):
-                at[number] = np.log(scale)
-        return [] if np.array_equal(at, self.at) else [at]
 
     @cached_property
     def kernels(self) -> tuple[Covariance, ...]:

@@ -204,11 +204,6 @@ class Model(ABC):
         del data
         return None
 
-    def other_starts(self, data: Observed) -> list[Array]:
-        """Other theta that a search should begin at."""
-        del data
-        return []
-
     def detach(self, posterior: Posterior) -> WeightPosterior:
         """q of the weights, without its data."""
         return posterior.latent.detach(posterior)

@@ -190,30 +190,21 @@ class Peak:
 def find_peak(model: Model, data: Observed, *, tol: float = TOL, fit_tol: float = 1e-6, max_iter: int = 200,
               fit_iter: int = 500, restarts: int = 0, seed: int = 0, start: Posterior | None = None,
               listen: Listen | None = None, curvature: Array | None = None) -> Peak:
-    """Climb bound plus log prior from the model's present theta, and from ``restarts`` random places around it.
-
-    And from where the data's own scales are, if that is far away: a climb does not find it from there.
-    """
+    """Climb bound plus log prior from the model's present theta, and from ``restarts`` random places around it."""
     lower, upper = model.theta.lower, model.theta.upper
     tol = min(tol, max(tol * fit_tol / USUAL_TOL, FINEST))
     rng, guess = np.random.default_rng(seed), model.information() if curvature is None else curvature
     best: Peak | None = None
-    failed: KlimbError | None = None
-    begins = [model.at, *(model.at + rng.standard_normal(model.theta.size) for _ in range(restarts))]
-    for begin in np.clip([*begins, *model.other_starts(data)], lower, upper):
+    for number in range(restarts + 1):
+        jump = rng.standard_normal(model.theta.size) if number else np.zeros(model.theta.size)
+        begin = np.clip(model.at + jump, lower, upper)
         evaluate = Evaluator(model, data, listen=listen, max_iter=fit_iter, start=start, tol=fit_tol)
-        try:
-            found = _climbed(evaluate, begin, tol, fit_tol, max_iter, guess)
-        except KlimbError as error:
-            failed = error
-            continue
+        found = _climbed(evaluate, begin, tol, fit_tol, max_iter, guess)
         n_fits = found.n_fits + (best.n_fits if best is not None else 0)
         if best is None or found.objective > best.objective:
             best = found
         best = replace(best, n_fits=n_fits)
-    if best is None:
-        assert failed is not None
-        raise failed
+    assert best is not None
     return best
 
 
