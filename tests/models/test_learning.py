@@ -193,7 +193,7 @@ def test_errors_say_in_which_file_and_row(name: str, row: int, value: Any, formu
 
 
 def test_columns_of_all_rows_cannot_be_had() -> None:
-    with pytest.raises(InputError, match=r"need no column of all rows; got one that reads 'x' at once"):
+    with pytest.raises(InputError, match=r"rows in memory for a curve by bands; got rows that are passed over"):
         passed(DATA, "y ~ s(x, sparse=True)", "gaussian")
     with pytest.raises(InputError, match=r"some weight must be positive; got none"):
         passed({**DATA, "w": np.zeros(N)}, "y ~ x", "gaussian", weights="w")

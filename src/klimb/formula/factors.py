@@ -30,7 +30,7 @@ from klimb.formula.parts import label
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
 from klimb.rows.columns import Codes, Column, is_number, match_levels, rows_named, shown
-from klimb.rows.table import Source
+from klimb.rows.table import Learnable, Source
 
 Product: TypeAlias = tuple[tuple[str, bool], ...]  # (factor, in full?) in the order of the term; () is the intercept
 INTERCEPT = "Intercept"
@@ -151,7 +151,7 @@ class LevelFactor:
 Factor: TypeAlias = NumberFactor | LevelFactor
 
 
-def learn_factor(node: Name | Call, source: Source, text: str) -> Factor:
+def learn_factor(node: Name | Call, source: Learnable, text: str) -> Factor:
     """What the data say about one factor of a formula."""
     name, role = label(node), "" if isinstance(node, Name) else FUNCTIONS[node.function].role
     if isinstance(node, Name):
@@ -173,7 +173,7 @@ def learn_factor(node: Name | Call, source: Source, text: str) -> Factor:
     return NumberFactor(name, expression)
 
 
-def check_not_numbers(column: Column, source: Source) -> None:
+def check_not_numbers(column: Column, source: Learnable) -> None:
     """Text that is nearly always a number is a numeric column with a flaw, not a factor with hundreds of levels."""
     if not column.is_text:
         return
@@ -181,16 +181,16 @@ def check_not_numbers(column: Column, source: Source) -> None:
     odd = [k for k, level in enumerate(levels) if not is_number(level)]
     if len(levels) > 20 and 0 < len(odd) < 0.1 * len(levels):
         where = listed(map(repr, [levels[k] for k in odd]), 3)
-        if source.whole:
-            codes, _ = source.factor(column.name)
+        if source.here is not None:
+            codes, _ = source.here.factor(column.name)
             rows = np.flatnonzero(np.isin(codes, odd))
-            where = shown(np.array(levels, dtype=object)[codes[rows[:3]]], source.rows[rows])
+            where = shown(np.array(levels, dtype=object)[codes[rows[:3]]], source.here.rows[rows])
         raise InputError(f"column {column.name!r} must hold numbers only or text only",
                          f"text that is mostly numbers, and {where}",
                          f"Correct these rows and turn the column into numbers; C({column.name}) takes it as a factor.")
 
 
-def learn_levels(node: Name, name: str, source: Source, options: dict[str, Any] | None = None) -> LevelFactor:
+def learn_levels(node: Name, name: str, source: Learnable, options: dict[str, Any] | None = None) -> LevelFactor:
     """The levels of a column and their coding."""
     found, _ = source.levels(node.name)
     chosen = options or {"contrast": "Treatment", "reference": None, "levels": None}
@@ -201,8 +201,9 @@ def learn_levels(node: Name, name: str, source: Source, options: dict[str, Any] 
                 f"{listed(map(repr, unknown), 5)} left out", f"The levels are: {listed(found)}.")
         levels = [level for level in chosen["levels"] if level in set(found)]
     reference = chosen["reference"]
-    if source.waiting is not None and reference is None and chosen["contrast"] == "Treatment":
-        codes, _ = source.factor(node.name)
+    here = source.here
+    if here is not None and here.waiting is not None and reference is None and chosen["contrast"] == "Treatment":
+        codes, _ = here.factor(node.name)
         seen = {found[k] for k in np.unique(codes)}  # a level that only waits is compared with, never to
         reference = next(level for level in levels if level in seen)
     if reference is not None:
@@ -344,7 +345,7 @@ class LeftSide:
         return np.column_stack([successes, trials])
 
 
-def learn_response(node: Node, source: Source, text: str) -> LeftSide:
+def learn_response(node: Node, source: Learnable, text: str) -> LeftSide:
     """The response of a formula; numbers stay numbers, text and booleans become codes."""
     if isinstance(node, Name):
         column = source.column(node.name)
@@ -373,9 +374,9 @@ def learn_response(node: Node, source: Source, text: str) -> LeftSide:
                      "y | trials(n) or Surv(time, status).")
 
 
-def _checked(response: LeftSide, source: Source) -> LeftSide:
+def _checked(response: LeftSide, source: Learnable) -> LeftSide:
     """Look at all values now, when the place in the formula is known; those that are passed over are, anyway."""
-    if source.whole:
-        response.encode(source)
-        response.status(source)
+    if source.here is not None:
+        response.encode(source.here)
+        response.status(source.here)
     return response

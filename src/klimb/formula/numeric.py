@@ -18,7 +18,7 @@ from klimb.formula.nodes import Call, Name
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_interpolate
 from klimb.rows.summaries import DistinctRows, NumberFacts
-from klimb.rows.table import Source
+from klimb.rows.table import Learnable, Source
 
 _LEARNS = {"standardize": 2, "scale": 2, "center": 1}  # numbers that a function keeps
 LOST = 1e-13  # what a power adds to the lower ones, over itself: rounding leaves nothing of less
@@ -77,7 +77,7 @@ class Numeric:
         return text
 
 
-def learn_numeric(node: Any, source: Source) -> Numeric:
+def learn_numeric(node: Any, source: Learnable) -> Numeric:
     """The expression of a node (a name, or calls of elementwise and stateful functions around one)."""
     chain: list[str] = []
     while isinstance(node, Call):
@@ -105,7 +105,7 @@ def moments(facts: NumberFacts, what: str) -> tuple[float, float]:
     return facts.mean, facts.spread / sqrt(max(facts.total - 1.0, 0.5 * facts.total))
 
 
-def distinct_values(expressions: Sequence[Numeric], source: Source) -> Array:
+def distinct_values(expressions: Sequence[Numeric], source: Learnable) -> Array:
     """Different values of an expression, or rows of several, in order: a sample where they are very many."""
     names = [expression.column for expression in expressions]
     found: DistinctRows = source.folded(partial(_distinct, tuple(expressions)), DistinctRows.plus, names)
@@ -137,7 +137,7 @@ class FormulaVariable:
         return self.median if self.kind == "number" else self.commonest
 
 
-def learn_variable(name: str, source: Source, as_levels: bool) -> FormulaVariable:
+def learn_variable(name: str, source: Learnable, as_levels: bool) -> FormulaVariable:
     """Look at one column."""
     if as_levels or source.column(name).is_factor:
         levels, counts = source.levels(name)
@@ -185,7 +185,7 @@ class PolynomialBasis:
         return np.column_stack(columns)
 
 
-def learn_polynomial(expression: Numeric, source: Source, arguments: dict[str, Any], node: Call) -> PolynomialBasis:
+def learn_polynomial(expression: Numeric, source: Learnable, arguments: dict[str, Any], node: Call) -> PolynomialBasis:
     """Orthogonalise 1, x, x^2, ... over the data (Stieltjes' procedure); a row of weight 2 counts twice."""
     degree, facts = arguments["degree"], source.numbers(expression)
     require(1 <= degree <= 50, "expected a degree from 1 to 50", str(degree), "Use s(x) for flexible curves.")
@@ -249,7 +249,7 @@ class BSpline:
         return np.asarray(basis.toarray()[:, 1:])
 
 
-def learn_bspline(expression: Numeric, source: Source, arguments: dict[str, Any], node: Call) -> BSpline:
+def learn_bspline(expression: Numeric, source: Learnable, arguments: dict[str, Any], node: Call) -> BSpline:
     """Inner knots at quantiles, unless they are given; a row of weight 2 counts twice."""
     degree, df, knots = arguments["degree"], arguments["df"], arguments["knots"]
     require(0 <= degree <= 10, "expected a degree from 0 to 10", str(degree), "3 is the usual one.")

@@ -4,22 +4,22 @@ One pass says of every column what most terms ask: kind, levels, range, mean and
 more (different values, quantiles, sums of functions) takes further passes over that column alone.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from klimb.errors import InputError, require
+from klimb.errors import require
 from klimb.numerics.arrays import Array
 from klimb.rows.blocks import BlockEngine, RowBlock, RowTable
-from klimb.rows.columns import Codes, Column, count
+from klimb.rows.columns import Column, count
 from klimb.rows.frames import Frame
 from klimb.rows.quantiles import counted_quantiles, interval_counts
 from klimb.rows.reader import PieceReader, placed
 from klimb.rows.summaries import ColumnFacts, LevelCounts, NumberFacts
-from klimb.rows.table import Expression, Source, no_complete_row, numbers_of
+from klimb.rows.table import Expression, Learnable, Source, no_complete_row, numbers_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,15 +48,17 @@ def table_facts(reader: PieceReader, as_levels: frozenset[str], block: RowBlock)
         return reduce(TableFacts.plus, found) if found else None
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class PassedSource(Source):
+@dataclass(frozen=True, eq=False)
+class PassedSource(Learnable):
     """The rows that are kept of a table in blocks."""
 
-    whole: ClassVar[bool] = False
+    frame: Frame  # whose columns have a kind, and no rows
     reader: PieceReader
     blocks: Sequence[RowBlock]
     engine: BlockEngine | None
     facts: TableFacts
+    objects: Mapping[str, Any] = field(default_factory=dict)
+    _facts: dict[Expression, NumberFacts] = field(default_factory=dict)
 
     @classmethod
     def over(cls, table: RowTable, reader: PieceReader, engine: BlockEngine | None,
@@ -71,7 +73,11 @@ class PassedSource(Source):
         if not facts.rows:
             raise no_complete_row(table.n, [f"{name!r}: {count(n, 'row')}" for name, n in gaps.items()])
         frame = Frame(None, "dict", table.columns, table.n, lambda name: facts.columns[name].column())
-        return cls(frame, reader=reader, blocks=blocks, engine=engine, facts=facts)
+        return cls(frame, reader, blocks, engine, facts)
+
+    @property
+    def here(self) -> None:
+        return None
 
     @property
     def n(self) -> int:
@@ -80,22 +86,8 @@ class PassedSource(Source):
     def column(self, name: str) -> Column:
         return self.facts.columns[name].column()
 
-    def number(self, name: str) -> Array:
-        raise self._refused(name)
-
-    def factor(self, name: str) -> tuple[Codes, tuple[str, ...]]:
-        raise self._refused(name)
-
-    def codes(self, name: str, known: tuple[str, ...]) -> Codes:
-        raise self._refused(name)
-
-    def _refused(self, name: str) -> InputError:
-        return InputError("rows that are not in memory may have terms that need no column of all rows",
-                          f"one that reads {name!r} at once",
-                          "Leave the term out, or fit a sample of the rows.")
-
     @property
-    def with_waiting(self) -> Source:
+    def with_waiting(self) -> Learnable:
         return self
 
     def levels(self, name: str) -> tuple[tuple[str, ...], Array]:
@@ -104,7 +96,7 @@ class PassedSource(Source):
             found = self.folded(partial(_levels, name), LevelCounts.plus, [name])
         return found.labels()
 
-    def _numbers_of(self, expression: Expression) -> NumberFacts:
+    def numbers_anew(self, expression: Expression) -> NumberFacts:
         known = None if expression.steps else self.facts.columns[expression.column].numbers
         if known is None or not np.isfinite([known.low, known.high]).all():  # an error names the row
             known = self.folded(partial(numbers_of, expression), NumberFacts.plus, [expression.column])

@@ -1,8 +1,9 @@
 """The rows of a frame that are encoded, and the checks that every numeric value passes."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -35,15 +36,73 @@ def numbers_of(expression: Expression, source: "Source") -> NumberFacts:
     return NumberFacts.of(expression.evaluate(source), source.weights)
 
 
-@dataclass(frozen=True, eq=False)
-class Source:
-    """A frame and the rows of it that are kept (None: all of them).
+class Learnable(ABC):
+    """Rows that terms learn from, in memory (`Source`) or passed over (`klimb.rows.passed`).
 
-    Terms learn by what both a frame in memory and rows that are passed over (`klimb.rows.passed`) can tell: levels,
-    numbers, quantiles, and sums of what some rows say (``folded``).
+    Both tell levels, numbers, quantiles, and sums of what some rows say (``folded``).
     """
 
-    whole: ClassVar[bool] = True  # whether columns of all rows can be had
+    frame: Frame
+    objects: Mapping[str, Any]
+    _facts: dict[Expression, NumberFacts]
+
+    @property
+    @abstractmethod
+    def here(self) -> "Source | None":
+        """Itself where columns of all rows can be had."""
+
+    @property
+    @abstractmethod
+    def n(self) -> int:
+        """How many rows are kept."""
+
+    @property
+    @abstractmethod
+    def with_waiting(self) -> "Learnable":
+        """The kept rows and those that are to be predicted."""
+
+    @abstractmethod
+    def column(self, name: str) -> Column:
+        """A column, of which at least the kind is right."""
+
+    @abstractmethod
+    def levels(self, name: str) -> tuple[tuple[str, ...], Array]:
+        """The levels of a column that occur, and how often each counts."""
+
+    def numbers(self, expression: Expression) -> NumberFacts:
+        """Range, mean and spread."""
+        if expression not in self._facts:
+            self._facts[expression] = self.numbers_anew(expression)
+        return self._facts[expression]
+
+    @abstractmethod
+    def numbers_anew(self, expression: Expression) -> NumberFacts:
+        """The same, worked out."""
+
+    @abstractmethod
+    def look(self, expression: Expression) -> None:
+        """An error where a value cannot be had."""
+
+    @abstractmethod
+    def quantiles(self, expression: Expression, p: Array, lower: float, upper: float) -> Array:
+        """Of the values between two numbers."""
+
+    @abstractmethod
+    def median(self, name: str) -> float:
+        """Of a numeric column, for what is typical of it."""
+
+    @abstractmethod
+    def folded(self, work: "Callable[[Source], Any]", join: Callable[[Any, Any], Any], names: Iterable[str]) -> Any:
+        """What ``work`` says of all rows; ``join`` makes that of some and of others what it says of both.
+
+        It reads no other columns than ``names``, and may go to other processes.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class Source(Learnable):
+    """A frame and the rows of it that are kept (None: all of them)."""
+
     frame: Frame
     kept: Index | None = None
     weights: Array | None = None  # how often each kept row counts
@@ -51,6 +110,10 @@ class Source:
     waiting: Index | None = None  # rows that are to be predicted: their levels are learnt as well
     _numbers: dict[str, Array] = field(default_factory=dict)  # columns that were asked for already
     _facts: dict[Expression, NumberFacts] = field(default_factory=dict)
+
+    @property
+    def here(self) -> "Source":
+        return self
 
     @property
     def n(self) -> int:
@@ -119,38 +182,24 @@ class Source:
     # -- what terms learn from
 
     def levels(self, name: str) -> tuple[tuple[str, ...], Array]:
-        """The levels of a column that occur, and how often each counts."""
         codes, labels = self.factor(name)
         return labels, np.bincount(codes, self.weights, len(labels)).astype(np.float64)
 
-    def numbers(self, expression: Expression) -> NumberFacts:
-        """Range, mean and spread."""
-        if expression not in self._facts:
-            self._facts[expression] = self._numbers_of(expression)
-        return self._facts[expression]
-
-    def _numbers_of(self, expression: Expression) -> NumberFacts:
+    def numbers_anew(self, expression: Expression) -> NumberFacts:
         return numbers_of(expression, self)
 
     def look(self, expression: Expression) -> None:
-        """An error where a value cannot be had."""
         expression.evaluate(self)
 
     def quantiles(self, expression: Expression, p: Array, lower: float, upper: float) -> Array:
-        """Of the values between two numbers."""
         x = expression.evaluate(self)
         inside = (x >= lower) & (x <= upper)
         return counted_quantile(x[inside], self.counts[inside], p)
 
     def median(self, name: str) -> float:
-        """Of a numeric column, for what is typical of it."""
         return float(counted_quantile(self.number(name), self.weights, 0.5))
 
     def folded(self, work: "Callable[[Source], Any]", join: Callable[[Any, Any], Any], names: Iterable[str]) -> Any:
-        """What ``work`` says of all rows; ``join`` makes that of some and of others what it says of both.
-
-        It reads no other columns than ``names``, and may go to other processes.
-        """
         return work(self)
 
     def check(self, good: Mask, values: npt.NDArray[Any], expected: str, advice: str) -> None:

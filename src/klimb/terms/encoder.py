@@ -22,7 +22,7 @@ from klimb.formula.parts import Grouping, Joined, Parts, expand, used_columns
 from klimb.likelihoods import Left
 from klimb.numerics.arrays import Array, Index
 from klimb.rows.frames import Frame, read_frame
-from klimb.rows.table import Source, complete_rows
+from klimb.rows.table import Learnable, Source, complete_rows
 from klimb.terms.base import Coded, Term, TermBlock
 from klimb.terms.fixed import FixedTerm
 from klimb.terms.group import Group
@@ -166,7 +166,8 @@ def columns_of_levels(formula: Formula, parts: Parts) -> frozenset[str]:
                      or FUNCTIONS[node.function].role == "factor" for name in used_columns(node, formula.text))
 
 
-def learn_terms(formula: Formula, parts: Parts, source: Source, predictors: tuple[str, ...], missing: str) -> Encoder:
+def learn_terms(formula: Formula, parts: Parts, source: Learnable, predictors: tuple[str, ...],
+                missing: str) -> Encoder:
     """What ``formula``, which consists of ``parts``, asks for of the kept rows."""
     text = formula.text
     every = [*parts.fixed, *(term for part in parts.others if isinstance(part, Grouping) for term in part.effects)]
@@ -192,7 +193,7 @@ def learn_terms(formula: Formula, parts: Parts, source: Source, predictors: tupl
     return Encoder(text, missing, response, variables, tuple(terms))
 
 
-def _variables(terms: list[Term], predictors: tuple[str, ...], source: Source) -> tuple[FormulaVariable, ...]:
+def _variables(terms: list[Term], predictors: tuple[str, ...], source: Learnable) -> tuple[FormulaVariable, ...]:
     """What is remembered of each column; those that are only ever levels are levels, whatever their type."""
     every = [factor for term in terms for factor in term.factors().values()]
     levels = {factor.column for factor in every if isinstance(factor, LevelFactor)}
@@ -201,7 +202,7 @@ def _variables(terms: list[Term], predictors: tuple[str, ...], source: Source) -
     return tuple(learn_variable(name, source, name in levels - numbers) for name in predictors)
 
 
-def _pointing(learn: Callable[..., _Learnt], part: Node | Grouping | Joined, source: Source, text: str,
+def _pointing(learn: Callable[..., _Learnt], part: Node | Grouping | Joined, source: Learnable, text: str,
               *more: Any) -> _Learnt:
     """What ``part`` learns; where the data are no good for it, an error that shows its place in the formula."""
     try:

@@ -25,7 +25,7 @@ from klimb.formula.numeric import CodedStep, Numeric, distinct_values, learn_num
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
 from klimb.rows.summaries import MatrixMoments
-from klimb.rows.table import Source
+from klimb.rows.table import Learnable, Source
 from klimb.terms.base import Context, Dense, OneScale
 from klimb.terms.knots import ManyKnots, bands_pay
 from klimb.theta import ParameterBlock
@@ -63,16 +63,18 @@ class Smooth(OneScale):
                              "The file may be damaged.")
 
     @classmethod
-    def learn(cls, call: Call, source: Source, text: str, factors: dict[str, Factor]) -> tuple[Any, ...]:
+    def learn(cls, call: Call, source: Learnable, text: str, factors: dict[str, Factor]) -> tuple[Any, ...]:
         """Knots at quantiles of the different values; the basis orthogonal to the line over the data."""
         arguments = bind(call)
         expression = learn_numeric(arguments["x"], source)
         by = None if arguments["by"] is None else factors[str(arguments["by"])]
         name = f"s({arguments['x']}{f', by={by.name}' if by is not None else ''})"
         origin, width, knots = _knots(expression, arguments, source)
-        sparse = arguments["sparse"]
-        if (source.whole and bands_pay(source.n, len(knots))) if sparse is None else sparse:
-            return _of_levels(ManyKnots.over(name, expression, (origin, width, knots), by, source))
+        here, sparse = source.here, arguments["sparse"]
+        if here is not None and (bands_pay(here.n, len(knots)) if sparse is None else sparse):
+            return _of_levels(ManyKnots.over(name, expression, (origin, width, knots), by, here))
+        require(not sparse, "expected rows in memory for a curve by bands", "rows that are passed over",
+                "Leave sparse=True out.")
         transform = np.linalg.inv(np.linalg.cholesky(roughness(knots)).T)
         # The line is another term's business: take its least-squares fit out of every column.
         of_place = partial(_moments, expression, origin, width, knots)
@@ -140,7 +142,7 @@ def _of_levels(curve: Any) -> tuple[Any, ...]:
     return tuple(replace(curve, name=f"{curve.name}[{level}]", level=k) for k, level in enumerate(curve.by.levels))
 
 
-def _knots(expression: Numeric, arguments: dict[str, Any], source: Source) -> tuple[float, float, Array]:
+def _knots(expression: Numeric, arguments: dict[str, Any], source: Learnable) -> tuple[float, float, Array]:
     """The origin and width of x, and knots between 0 and 1."""
     facts = source.numbers(expression)
     require(3 <= arguments["k"] <= 1000, "expected k from 3 to 1000", str(arguments["k"]),
