@@ -30,6 +30,7 @@ USUAL_TOL = 1e-6  # of a fit; where less is asked for, search and integration fo
 FIT_TOL = 1e-5  # of fits on the way: what they leave must not mislead a line search
 POINT_TOL = 1e-3  # of fits that are averaged: bounds are good to some 1e-5 nats, means to 3e-3 sd, whose signs vary
 FAR_TOL, FAR = 1e-4, 1.0  # of those where some entry of the gradient is larger than this
+HOPELESS = 1.0  # stationarity of a stalled fit whose start, the sites of a neighbour, led it astray: it begins again
 STEP, FINE = 0.05, 0.04  # in theta, for the Hessian as differences of gradients, and how far it is gone for more digits
 NEAR, SMALL = 1.5, 0.5  # sds of theta that this step is at most, as counts guess them, and to one side
 LEAST_BENT = 0.03  # of a curvature with the sites held, over the largest
@@ -129,6 +130,8 @@ class Evaluator:
         guess = None if own else self.sites.at(here.at)
         begin = near if guess is None or near is None else start_at(None, *guess)
         result = here.infer(self.data, start=begin, tol=min(tol, self._finest), max_iter=self._max_iter)
+        if begin is not None and result.status is Status.STALLED and result.history[-1].stationarity > HOPELESS:
+            result = here.infer(self.data, tol=min(tol, self._finest), max_iter=self._max_iter)
         self.sites.add(here.at, result.posterior)
         return Evaluated(here, result, result.bound + here.theta.log_density(here.at))
 

@@ -136,9 +136,17 @@ def read_mesh(given: Any, name: str) -> Mesh:
     if len(unused):
         raise InputError(f"every node of {name} must belong to a triangle", f"node {unused[0]} does not",
                          "Leave such nodes out.")
-    require((sides := _side_counts(mesh.cells)).max() <= 2, f"triangles of {name} must not overlap",
-            f"a side of {int(sides.max())} triangles", "Two triangles may share a side.")
+    require((most := _on_one_side(mesh)) == 1, f"triangles of {name} must not overlap",
+            f"{most} triangles on one side of their common side", "Two triangles may share a side, from its two sides.")
     return mesh
+
+
+def _on_one_side(mesh: Mesh) -> int:
+    """The most triangles that lie on the same side of one of their sides: 1 but where they overlap."""
+    (u, v), cells = np.diff(mesh.nodes[mesh.cells], axis=1).transpose(1, 2, 0), mesh.cells
+    cells = np.where((u[0] * v[1] < u[1] * v[0])[:, None], cells[:, ::-1], cells)  # all turn the same way
+    sides = np.concatenate([cells[:, [0, 1]], cells[:, [1, 2]], cells[:, [2, 0]]])
+    return int(np.unique(sides, axis=0, return_counts=True)[1].max())
 
 
 def smallest_angles(mesh: Mesh) -> Array:
