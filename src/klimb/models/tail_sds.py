@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtr
 
-from klimb.likelihoods import Likelihood
 from klimb.models.components import Components, Latents
 from klimb.models.reaching import mean_by_f
 from klimb.numerics.arrays import Array
@@ -34,12 +33,16 @@ def tail_sds(f: Latents, skewness: Array | None, components: Components, sd: Arr
     model = f.models[heaviest]
     if (mean := mean_by_f(model)) is None:
         return sd
-    if _exponential(model.likelihood):
+    exponential = "log" in model.likelihood.link.name.split()
+    plain = all(term.kind in ("fixed", "offset") for term in getattr(model, "terms", ())) and f.v.any()
+    if exponential and any(part.cubes.size for part in components.parts):  # moments to leading order
+        return np.where(f.predictors(f.sites())[0].v[heaviest] > VAGUE**2, np.nan, sd)
+    if not plain:  # groups and fields have a scale of their own, and f at draws of a sampler is known
+        return sd
+    if exponential:
         logs, _ = f.predictors(f.sites())
-        if any(part.cubes.size for part in components.parts):  # moments to leading order
-            return np.where(logs.v[heaviest] > VAGUE**2, np.nan, sd)
         rows = np.flatnonzero(logs.moments()[1] > NARROW**2)
-        if not rows.size or any(part.by_levels for part in components.parts):
+        if not rows.size:
             return sd
         sign = -1.0 if model.likelihood.link.name.startswith("minus") else 1.0
         m, v = sign * logs.m[:, rows], logs.v[:, rows]
@@ -59,10 +62,6 @@ def tail_sds(f: Latents, skewness: Array | None, components: Components, sd: Arr
     out = sd.copy()
     out[rows[np.abs(reaches(m[rows], v[rows], mean)[0]) > FAR[1]]] = np.nan
     return out
-
-
-def _exponential(likelihood: Likelihood) -> bool:
-    return "log" in likelihood.link.name.split()
 
 
 def _sds_of_exponentials(weights: Array, m: Array, v: Array, skewness: Array) -> Array:
