@@ -85,8 +85,8 @@ def test_formulas() -> None:
     from klimb.formula.factors import contrast, contrast_labels, full_rank
     from klimb.formula.functions import FUNCTIONS, usage
     from klimb.formula.nodes import quote
-    from klimb.formula.numeric import counted_quantile
     from klimb.formula.parts import expand
+    from klimb.rows.quantiles import counted_quantile
 
     formula = parse("y ~ x + log(z) + (1 | g)")
     assert (str(formula.response), str(formula.right)) == ("y", "((x + log(z)) + (1 | g))")
@@ -321,8 +321,9 @@ def test_tables_of_the_papers() -> None:
 
 
 def test_numbers_of_a_formula() -> None:
-    from klimb.formula.numeric import counted_quantile, learn_numeric
+    from klimb.formula.numeric import learn_numeric
     from klimb.rows.frames import read_frame
+    from klimb.rows.quantiles import counted_quantile
     from klimb.rows.table import Source
 
     source = Source(read_frame({"x": [1.0, 2.0, 4.0]}))
