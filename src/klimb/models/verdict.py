@@ -43,7 +43,7 @@ REMAINING = 0.1  # share of a correction that may be left
 SECOND = 1.5  # the same of one to leading order, over its square
 MOST_COMPARED, HEAVIEST = 4000, 4  # weights, and points of theta
 AT_LIMIT, MASS_AT_LIMIT = 2.0, 0.01  # of theta, from its limits, and the share of a posterior that may lie there
-UNTOLD, MASS_UNTOLD = 2.0, 0.1  # times what a term can tell, and the share of the posterior from where it is a doubt
+UNTOLD, MASS_UNTOLD = 2.0, 0.5  # times what a term can tell, and the share of the posterior from where it is a doubt
 NEAR = 3.0  # sds, of both together, up to which a mode counts as shown
 EDGE = 1e-3  # distance from a limit, in theta, at which a hyperparameter counts as lying on it
 WIDE = 1.0  # sd of theta (mostly logs) from which a hyperparameter counts as hardly determined
@@ -228,7 +228,7 @@ def _unbounded(fit: Fit) -> Verdict | None:
 
 
 def _untold(fit: Fit) -> Verdict | None:
-    """Much of the posterior at hyperparameters that the nodes of a field cannot tell."""
+    """Most of the posterior at hyperparameters that the nodes of a field cannot tell."""
     linear, (points, weights) = getattr(fit, "linear", None), fit.components.marginal_points
     if linear is None or not linear.sparse:
         return None

@@ -250,7 +250,7 @@ class Term(ABC):
     def doubt(self, values: Sequence[Any]) -> tuple[float, str]:
         """How many times the values of its parameters are beyond what it can tell, and what to do; up to 1 it can.
 
-        Above 1 at the best values this is a note of the fit; far above it in much of the posterior, a doubt.
+        Above 1 at the best values this is a note of the fit; far above it in most of the posterior, a doubt.
         """
         return 0.0, ""
 
