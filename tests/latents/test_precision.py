@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 import scipy.sparse
@@ -158,3 +159,19 @@ def test_newton_directions_are_left_alone_beside_a_sparse_factor() -> None:
         D = scipy.sparse.diags_array([-np.ones(n - 1), np.ones(n - 1)], offsets=[0, 1], shape=(n - 1, n))
         latent = klimb.latents.Precision(D.T @ D + 0.1 * scipy.sparse.eye_array(n))
         assert (latent.factor(np.ones(n)).covariance() is None) == (n == 400)
+
+
+def test_what_rounding_leaves_of_a_log_determinant_is_known() -> None:
+    """A fit whose bound is known to 1e-5 nats must not wait for the sixth digit (a curve, two of whose places are close)."""
+    rng = np.random.default_rng(0)
+    for size, steep in ((30, 0.0), (30, 12.0), (60, 14.0)):
+        scale = 10.0 ** (0.5 * steep * rng.random(size))
+        B = scipy.sparse.diags_array([scale, -scale[1:]], offsets=[0, -1], shape=(size, size)).tocsr()
+        Q = scipy.sparse.csr_array(B @ B.T)
+        factor = Precision(Q, scipy.sparse.eye_array(size, format="csr")).factor(np.full(size, 1e-3))
+        matrix = mpmath.matrix((Q + 1e-3 * scipy.sparse.eye_array(size)).toarray().tolist())
+        with mpmath.workdps(60):
+            exact = float(mpmath.log(mpmath.det(matrix)))
+        error = abs(factor.absolute_logdet - exact)
+        assert error <= factor.log_det_rounding + 1e-15 * abs(exact)
+        assert factor.log_det_rounding < 1e-12 or factor.log_det_rounding < 1e4 * error
