@@ -146,7 +146,8 @@ def test_typical_values_follow_the_units():
 
 def test_bounds():
     kernel = (RBF(lengthscale=[1.0, 2.0]) + White(1e-12)).bounded({"0.lengthscale": (0.5, 4.0)}).fixed("0.variance")
-    np.testing.assert_allclose(np.exp(kernel.log_bounds), [[0.5, 4.0], [0.5, 4.0], [1e-12, 1e8]])
+    np.testing.assert_allclose(np.exp(kernel.log_bounds), [[0.5, 4.0], [0.5, 4.0], [1e-20, 1e8]])
+    np.testing.assert_allclose(np.exp(RBF(variance=1e4).log_bounds), [[1e-8, 1e12], [1e-8, 1e8]])
 
 
 @pytest.mark.parametrize("prior", [log_normal(0.5, 0.7), pc_variance(2.0, 0.1), pc_lengthscale(0.3, 0.2),

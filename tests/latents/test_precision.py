@@ -162,7 +162,7 @@ def test_newton_directions_are_left_alone_beside_a_sparse_factor() -> None:
 
 
 def test_what_rounding_leaves_of_a_log_determinant_is_known() -> None:
-    """A fit whose bound is known to 1e-5 nats must not wait for the sixth digit (a curve, two of whose places are close)."""
+    """A bound that is known to 1e-5 nats has no sixth digit to wait for (a curve, two of whose places are close)."""
     rng = np.random.default_rng(0)
     for size, close, most in ((30, 1e-1, 1e-8), (30, 1e-4, 1e-5), (40, 1e-6, 1e-1)):
         times = np.sort(rng.random(size))

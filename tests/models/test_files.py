@@ -370,6 +370,7 @@ ESTIMATORS = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:GPClassifier did not converge:sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize(("text", "n_classes"), [
     (text, n_classes) for text in ESTIMATORS for n_classes in ((2, 3) if "Classifier" in text else (0,))
 ])

@@ -67,6 +67,7 @@ def test_life_in_scikit_learn(estimator: Any, data: tuple[np.ndarray, np.ndarray
     assert other.bound_ == pytest.approx(pipeline[-1].bound_, abs=1e-3)
 
 
+@pytest.mark.filterwarnings("ignore:GPClassifier did not converge:sklearn.exceptions.ConvergenceWarning")
 def test_grid_search(data: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
     search = GridSearchCV(GLMRegressor(), {"family": ["gaussian", "laplace"], "prior_scale": ["auto", 1.0]}, cv=2)
     search.fit(data[0], data[1])

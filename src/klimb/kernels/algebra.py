@@ -53,12 +53,13 @@ class Composite(Kernel):
     @abstractmethod
     def _joined(self, parts: list[Pairs]) -> Pairs: ...
 
-    def _typical(self, X: Array, variance: float) -> dict[str, float]:
-        return {f"{i}.{name}": value for i, (part, own) in enumerate(zip(self.parts, self._shares(X), strict=True))
-                for name, value in part._typical(X, variance / own).items()}
+    def _typical(self, X: Array, shares: Array, variance: float) -> dict[str, float]:
+        divisors = self._divisors(X, shares)
+        return {f"{i}.{name}": value for i, (part, own) in enumerate(zip(self.parts, divisors, strict=True))
+                for name, value in part._typical(X, shares, variance / own).items()}
 
     @abstractmethod
-    def _shares(self, X: Array) -> list[float]:
+    def _divisors(self, X: Array, shares: Array) -> list[float]:
         """What the variance of the whole is divided by to be that of each part."""
 
 
@@ -84,7 +85,7 @@ class Sum(Composite):
     def _joined(self, parts: list[Pairs]) -> Pairs:
         return SumPairs(parts)
 
-    def _shares(self, X: Array) -> list[float]:
+    def _divisors(self, X: Array, shares: Array) -> list[float]:
         return [float(len(self.parts))] * len(self.parts)
 
     def __repr__(self) -> str:
@@ -117,8 +118,8 @@ class Product(Composite):
     def _joined(self, parts: list[Pairs]) -> Pairs:
         return ProductPairs(parts)
 
-    def _shares(self, X: Array) -> list[float]:
-        return products_of_others([float(part._diag(X).mean()) for part in self.parts])
+    def _divisors(self, X: Array, shares: Array) -> list[float]:
+        return products_of_others([float(shares @ part._diag(X)) for part in self.parts])
 
     def __repr__(self) -> str:
         text = " * ".join(f"({part!r})" if isinstance(part, Sum) else repr(part) for part in self.parts)

@@ -47,14 +47,14 @@ class Kernel(Parametric):
         """``factor`` times this kernel, without a new parameter."""
 
     @abstractmethod
-    def _typical(self, X: Array, variance: float) -> dict[str, float]:
-        """What parameters, by name, may be for such inputs and functions of this variance."""
+    def _typical(self, X: Array, shares: Array, variance: float) -> dict[str, float]:
+        """What parameters, by name, may be for such inputs, by their shares, and functions of this variance."""
 
     @abstractmethod
     def _check_width(self, width: int) -> None:
         """Raise an `InputError` if inputs with this many columns do not fit."""
 
-    def typical(self, X: ArrayLike, variance: float | None = None) -> Self:
+    def typical(self, X: ArrayLike, variance: float | None = None, weights: ArrayLike | None = None) -> Self:
         """The same kernel in the units of some inputs and of functions of this variance (its own unless given).
 
         It is the kernel itself where no parameter is more than `FAR` times another than such data ask for. Parameters
@@ -65,8 +65,10 @@ class Kernel(Parametric):
         RBF(variance=9.0, lengthscale=163.29931618554522)
         """
         points = self._inputs(X, "X")
-        size = float(self._diag(points).mean()) if variance is None else variance
-        found, entries = self._typical(points, size), self._entries()
+        counts = np.ones(len(points)) if weights is None else per_row(weights, points)
+        shares = counts / counts.sum()
+        size = float(shares @ self._diag(points)) if variance is None else variance
+        found, entries = self._typical(points, shares, size), self._entries()
         open_ = {entry.name: found[entry.name] for entry in entries
                  if entry.rule == FREE and 1.0 / MOST < found.get(entry.name, 0.0) < MOST}
         far = any(entry.name in open_ and abs(math.log(open_[entry.name] / entry.value)) > math.log(FAR)
@@ -304,9 +306,9 @@ class LeafKernel(Leaf, Kernel):
         gradient[0] = entries[0].value * g.sum()
         return gradient
 
-    def _typical(self, X: Array, variance: float) -> dict[str, float]:
-        with np.errstate(over="ignore", divide="ignore"):
-            factor = variance / self._diag(X).mean()
+    def _typical(self, X: Array, shares: Array, variance: float) -> dict[str, float]:
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            factor = float(variance / (shares @ self._diag(X)))
         return {entry.name: entry.value * factor for entry in self._entries() if entry.name.startswith("variance")}
 
     def _scaled(self, factor: float) -> Kernel:

@@ -41,12 +41,12 @@ class Stationary(LeafKernel):
     def _pairs(self, X: Array, Z: Array | None, *, inputs: bool = False) -> Pairs:
         return StationaryPairs(self, X, Z, inputs=inputs)
 
-    def _typical(self, X: Array, variance: float) -> dict[str, float]:
-        return super()._typical(X, variance) | self._lengthscales(X)
+    def _typical(self, X: Array, shares: Array, variance: float) -> dict[str, float]:
+        return super()._typical(X, shares, variance) | self._lengthscales(self._columns(X), shares)
 
-    def _lengthscales(self, X: Array) -> dict[str, float]:
+    def _lengthscales(self, seen: Array, shares: Array) -> dict[str, float]:
         """About the distance between two points, column by column where there is one for each."""
-        sd = self._columns(X).std(axis=0)
+        sd = np.sqrt(shares @ (seen - shares @ seen) ** 2)
         if not isinstance(self.lengthscale, tuple):
             return {"lengthscale": float(np.linalg.norm(sd))}
         return {f"lengthscale[{d}]": float(one) for d, one in enumerate(math.sqrt(len(sd)) * sd)}
@@ -214,7 +214,7 @@ class Periodic(Stationary):
     def _pairs(self, X: Array, Z: Array | None, *, inputs: bool = False) -> Pairs:
         return PeriodicPairs(self, X, Z, inputs=inputs)
 
-    def _lengthscales(self, X: Array) -> dict[str, float]:
+    def _lengthscales(self, seen: Array, shares: Array) -> dict[str, float]:
         return {}  # in units of the circle
 
 

@@ -250,6 +250,10 @@ class Corrector:
             return None
         smoothed = smooth_log_weights(draws.log_weights)
         uneven = (smoothed.khat > 0.5 and smoothed.effective < n / (1.0 + EVEN)) or smoothed.effective < 0.8 * n
+        hopeless = self._alone and dim > IN_PIECES and doubtful(smoothed.effective / n, smoothed.khat)
+        found = self._by_particles(weights, brief) if hopeless else None  # what reaches tails begins at these draws
+        if found is not None and found.efficiency > 0.0:
+            return found
         reached = reaching_draws(weights, draws, smoothed, self._mean, seed, uneven=uneven)
         few = uneven and (dim <= WIDE_DIM or smoothed.effective < UNHARMED * n)  # too few to tell of directions
         # What several classes share has the moments of its prior by matched draws alone.

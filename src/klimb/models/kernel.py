@@ -156,7 +156,8 @@ class KernelModel(Model):
     def elsewhere(self, data: Observed) -> Self | None:
         """With kernels in the units of the data: a climb from far away may see no slope."""
         units = self.likelihood.units(data)
-        typical = [kernel.typical(self.X, units.spread**2 + units.centre**2) for kernel in self.kernels]
+        variance = units.spread**2 + units.centre**2
+        typical = [kernel.typical(self.X, variance, data.shares) for kernel in self.kernels]
         if all(one is own for one, own in zip(typical, self.kernels, strict=True)):
             return None
         pairs: Any = zip(self.kernel_blocks, typical, strict=True)

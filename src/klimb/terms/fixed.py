@@ -86,9 +86,10 @@ class FixedTerm(Term):
         at = every.index(INTERCEPT) if INTERCEPT in every else -1
         moments, choices = block.moments(shares), context.choices
         for name, size in zip(every, moments.size, strict=True):
-            usual = size == 0.0 or all(1.0 / LARGEST < value < LARGEST for value in (size, size / context.units.spread))
-            require(usual, f"columns must have sizes from {1.0 / LARGEST:g} to {LARGEST:g}, and so over the sd of f",
-                    f"{name!r} with {size:g}", "Change its unit.")
+            for value, most in ((size, LARGEST), (size / context.units.spread, 1e3 * LARGEST)):
+                require(size == 0.0 or 1.0 / most < value < most,
+                        f"columns must have sizes from {1.0 / most:g} to {most:g}, also over the sd of f",
+                        f"{name!r} with {value:g}", "Change its unit.")
         apart = np.array([choices.given(name) or (choices.given("fixed") and name != INTERCEPT) for name in every],
                          dtype=bool)  # columns with priors of the user's are not taken out of others
         free = freed(block.values, self.products, self.used, shares, apart, moments)
