@@ -61,8 +61,8 @@ class Kernel(Parametric):
         that are fixed, have bounds or a prior, and all but variances and lengthscales stay as they are.
 
         >>> from klimb.kernels import RBF
-        >>> RBF().typical([0.0, 200.0, 400.0], variance=9.0)
-        RBF(variance=9.0, lengthscale=163.29931618554522)
+        >>> RBF().typical([0.0, 200.0, 0.0, 200.0], variance=9.0)
+        RBF(variance=9.0, lengthscale=100.0)
         """
         points = self._inputs(X, "X")
         counts = np.ones(len(points)) if weights is None else per_row(weights, points)
