@@ -275,6 +275,15 @@ def test_answers_do_not_depend_on_the_units_of_inputs_and_values(likelihood):
             np.testing.assert_allclose(found["P(0)"], expected["P(0)"], atol=0.002)
 
 
+def test_a_level_far_from_zero_leaves_the_curve() -> None:
+    """Under a mean of zero values near 1e6 need a variance of 1e11, beyond what a climb from 1 may reach."""
+    rng = np.random.default_rng(0)
+    inputs = 4.0 * rng.random((60, 2))
+    y = np.sin(2.0 * inputs[:, 0]) + 0.2 * rng.standard_normal(60)
+    fit = klimb.gp(kernels.RBF(), inputs).fit(y + 1e6)
+    assert fit.hyperparameters["sigma"] == pytest.approx(0.2, abs=0.06)
+
+
 def test_kernels_keep_values_that_are_fixed_or_have_bounds_or_a_prior():
     inputs = 1e3 * np.random.default_rng(4).random((30, 1))
     for kernel in (kernels.RBF().fixed(), kernels.RBF().bounded(variance=(0.1, 9.0), lengthscale=(0.5, 2.0)),

@@ -1,6 +1,6 @@
 """From a model and data to a solution: hyperparameters held, chosen or integrated out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -80,7 +80,7 @@ def solve(model: Model, data: Observed, *, hyper: HyperMode = "auto", start: Pos
         search = partial(find_peak, data=data, tol=search_tol, fit_tol=tol, max_iter=search_iter, fit_iter=max_iter,
                          restarts=restarts, seed=seed, start=start, listen=listen, curvature=curvature)
         other = model.elsewhere(data)
-        peak = search(model) if other is None else _highest(search, (model, other))
+        peak = search(model) if other is None else _higher(search, model, other)
         while (finer := peak.model.finer(peak.result.posterior)) is not None:
             before += peak.n_fits
             peak = search(finer, start=peak.result.posterior)
@@ -89,16 +89,20 @@ def solve(model: Model, data: Observed, *, hyper: HyperMode = "auto", start: Pos
     return around(peak, data, integrate=wanted, spread=spread, listen=listen, tol=tol)
 
 
-def _highest(search: Callable[[Model], Peak], begins: Sequence[Model]) -> Peak:
-    """The highest peak of several climbs, of those that converged if any did; those that cannot begin are left out."""
-    peaks = []
-    for begin in begins:
+def _higher(search: Callable[[Model], Peak], model: Model, other: Model) -> Peak:
+    """The higher peak of two climbs. That from the units of the data stands unless the model's own converged to more.
+
+    Far from these units one may have too few digits to begin with, or a bound that is made up by rounding.
+    """
+    found: list[Peak | None] = [None, None]
+    for number, begin in enumerate((model, other)):
         with suppress(KlimbError):
-            peaks.append(search(begin))
-    if not peaks:
-        return search(begins[0])  # which says why
-    best = max(peaks, key=lambda found: (found.converged, found.objective))
-    return replace(best, n_fits=sum(found.n_fits for found in peaks))
+            found[number] = search(begin)
+    own, there = found
+    if own is None or there is None:
+        return own or there or search(model)  # which says why
+    best = own if own.converged and own.objective > there.objective else there
+    return replace(best, n_fits=own.n_fits + there.n_fits)
 
 
 @threads_for(0)
