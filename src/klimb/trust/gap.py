@@ -161,8 +161,8 @@ def leading_error(problem: Problem, posterior: Posterior) -> float:
     log_weights = LogWeights(problem, posterior, coordinates)
     if n > MOST_SITES or not log_weights.plain:
         return float("nan")
-    root = coordinates.pull(np.eye(n))
-    _, more, share = _grown(root @ root.T, bends(log_weights.site, problem.y, posterior)[0])
+    V = covariance_of_sites(posterior, coordinates.pull(np.eye(n)))
+    _, more, share = _grown(V, bends(log_weights.site, problem.y, posterior)[0])
     exact, noise = exact_variances(log_weights)
     error = np.abs(np.sqrt((posterior.v + more / (1.0 + NEXT_ORDER * share)) / exact) - 1.0)
     return float(np.maximum(error - noise / exact, 0.0).max())
