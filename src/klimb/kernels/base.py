@@ -21,7 +21,7 @@ from klimb.numerics.arrays import Array, ArrayLike, as_float
 from klimb.priors import PositivePrior
 
 DEFAULT_BOUNDS = (1e-8, 1e8)  # what a search keeps where the user set no bounds, or this times where it begins
-FAR = 5.0  # times what is typical of the data: from farther away f looks like white noise, or flat
+FAR, FAR_VARIANCE = 5.0, 100.0  # times what is typical of the data: from farther away f looks flat, or like noise
 
 
 class Kernel(Parametric):
@@ -57,8 +57,9 @@ class Kernel(Parametric):
     def typical(self, X: ArrayLike, variance: float | None = None, weights: ArrayLike | None = None) -> Self:
         """The same kernel in the units of some inputs and of functions of this variance (its own unless given).
 
-        It is the kernel itself where no parameter is more than `FAR` times another than such data ask for. Parameters
-        that are fixed, have bounds or a prior, and all but variances and lengthscales stay as they are.
+        It is the kernel itself where variances are within a factor of 100 of that, and lengthscales neither five times as
+        long nor shorter than the distance of neighbours. Parameters that are fixed, have bounds or a prior, and all but
+        variances and lengthscales stay as they are. ``weights`` count inputs.
 
         >>> from klimb.kernels import RBF
         >>> RBF().typical([0.0, 200.0, 0.0, 200.0], variance=9.0)
@@ -71,8 +72,10 @@ class Kernel(Parametric):
         found, entries = self._typical(points, shares, size), self._entries()
         open_ = {entry.name: found[entry.name] for entry in entries
                  if entry.rule == FREE and 1.0 / MOST < found.get(entry.name, 0.0) < MOST}
-        far = any(entry.name in open_ and abs(math.log(open_[entry.name] / entry.value)) > math.log(FAR)
-                  for entry in entries)
+        short = max(FAR, len(points) ** (1.0 / points.shape[1]))  # from there to the distance of neighbours
+        ratios = [(entry.name, open_[entry.name] / entry.value) for entry in entries if entry.name in open_]
+        far = any(not 1.0 / FAR_VARIANCE <= ratio <= FAR_VARIANCE if "variance" in name else
+                  not 1.0 / FAR <= ratio <= short for name, ratio in ratios)
         return self.with_parameters(open_) if far else self
 
     def gram(self, X: ArrayLike, Z: ArrayLike | None = None, *, out: Array | None = None) -> Array:
