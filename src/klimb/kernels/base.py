@@ -57,9 +57,9 @@ class Kernel(Parametric):
     def typical(self, X: ArrayLike, variance: float | None = None, weights: ArrayLike | None = None) -> Self:
         """The same kernel in the units of some inputs and of functions of this variance (its own unless given).
 
-        It is the kernel itself where variances are within a factor of 100 of that, and lengthscales neither five times as
-        long nor shorter than the distance of neighbours. Parameters that are fixed, have bounds or a prior, and all but
-        variances and lengthscales stay as they are. ``weights`` count inputs.
+        It is the kernel itself where variances are within a factor of 100 of that, and lengthscales neither five times
+        as long nor shorter than the distance of neighbours. Parameters that are fixed, have bounds or a prior, and all
+        but variances and lengthscales stay as they are. ``weights`` count inputs.
 
         >>> from klimb.kernels import RBF
         >>> RBF().typical([0.0, 200.0, 0.0, 200.0], variance=9.0)
