@@ -182,3 +182,12 @@ def test_points_that_are_too_few_are_a_doubt_and_auto_finds_enough(likelihood):
             assert mean < 0.2
             assert sd < 0.2 if inducing != "auto" else 0.1
     assert 1 <= doubts <= 3
+
+
+def test_a_listener_stops_a_fit_that_would_take_more_points() -> None:
+    x = np.linspace(0.0, 60.0, 150)[:, None]
+    calls = []
+    fit = klimb.gp(kernels.RBF(lengthscale=400.0), x, "bernoulli", inducing="auto").fit(
+        np.sin(x[:, 0]) > 0.0, callback=lambda progress: bool(calls.append(progress)))
+    assert len(calls) == 1
+    assert fit.status.name == "STOPPED"

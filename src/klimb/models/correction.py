@@ -268,7 +268,7 @@ class Corrector:
                 draws, smoothed = _wider(weights, draws, smoothed, n, seed, tails)
         efficiency = smoothed.effective / n
         if (self._alone and doubtful(efficiency, smoothed.khat)) or (self.repairs and efficiency < UNHARMED):
-            found = self._by_particles(weights, brief)
+            found = found if hopeless else self._by_particles(weights, brief)
             if found is not None:
                 return found
         log_weights, share = draws.log_weights - smoothed.log_mean, smoothed.normalised

@@ -60,7 +60,7 @@ def solve(model: Model, data: Observed, *, hyper: HyperMode = "auto", start: Pos
             return model.infer(data, start=start, tol=tol, max_iter=max_iter, callback=_each_iteration(listen))
 
         result = fitted(model, start)
-        while (finer := model.finer(result.posterior)) is not None:
+        while result.status is not Status.STOPPED and (finer := model.finer(result.posterior)) is not None:
             model, result = finer, fitted(finer, result.posterior)
         return Solution.held(model, result)
     few = model.reduced(data)
@@ -81,7 +81,7 @@ def solve(model: Model, data: Observed, *, hyper: HyperMode = "auto", start: Pos
                          restarts=restarts, seed=seed, start=start, listen=listen, curvature=curvature)
         other = model.elsewhere(data)
         peak = search(model) if other is None else _higher(search, model, other)
-        while (finer := peak.model.finer(peak.result.posterior)) is not None:
+        while peak.status is not Status.STOPPED and (finer := peak.model.finer(peak.result.posterior)) is not None:
             before += peak.n_fits
             peak = search(finer, start=peak.result.posterior)
         peak = replace(peak, n_fits=peak.n_fits + before)
@@ -97,7 +97,9 @@ def _higher(search: Callable[[Model], Peak], model: Model, other: Model) -> Peak
     found: list[Peak | None] = [None, None]
     for number, begin in enumerate((model, other)):
         with suppress(KlimbError):
-            found[number] = search(begin)
+            found[number] = peak = search(begin)
+            if peak.status is Status.STOPPED:
+                return peak
     own, there = found
     if own is None or there is None:
         return own or there or search(model)  # which says why

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -150,6 +150,9 @@ def remedy_of(fit: Fit) -> str:
     from klimb.models.exact import exact_refused
 
     if fit.result is not None and _left_out(*fit.model.left_out(fit.result.posterior)) is not None:
+        model: Any = fit.model
+        if model.automatic:
+            return f"More than {len(model.Z)} are needed: klimb.gp(..., inducing={2 * len(model.Z)})."
         return 'klimb.gp(..., inducing="auto") finds how many are enough, up to 500.'
     badly = _badly_integrated(fit) is not None
     if badly and (names := long_tails(fit.model.theta, fit.components)):
