@@ -6,7 +6,7 @@ from scipy.special import log_expit, logsumexp
 from tests.trust.test_collapsed import clusters
 
 import klimb
-from klimb.models.correction import Corrector
+from klimb.models.correctors import corrector_of
 
 PRIORS = {"Intercept": "normal(0, 3)", "x": "normal(0, 2)", "sd(g)": "exponential(2)"}
 
@@ -110,7 +110,7 @@ def test_the_tail_of_a_rate_of_few_events_is_reached(events: int, others: int) -
     X = np.repeat(np.eye(1 + others), rows, axis=0)
     y = np.concatenate([np.arange(rows) < events, np.tile([2.0, 0.0], others * rows // 2)])
     result = klimb.infer(klimb.latents.Weights(X, cov=100.0), klimb.sites.Poisson(), y)
-    corrector, parts = Corrector(result), []
+    corrector, parts = corrector_of(result), []
     for _ in range(8):  # as at each of many hyperparameters, whose draws differ
         correction = corrector(result)
         assert correction is not None

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import klimb
-import klimb.models.correction as correction
+import klimb.models.correctors as correctors
 import klimb.models.prediction as prediction
 from klimb.models.components import Components
 
@@ -95,12 +95,12 @@ def test_what_is_surely_negligible_is_found_so_by_draws(monkeypatch):
     y = (RNG.random(n) < 1.0 / (1.0 + np.exp(-x.sum(axis=1)))).astype(float)
     data = {"y": y, **{f"x{j}": x[:, j] for j in range(3)}}
     fit = klimb.fit("y ~ .", data, family="bernoulli")
-    assert correction._surely_negligible(fit.result)
+    assert correctors._surely_negligible(fit.result)
     assert fit.components.efficiency == 1.0
-    monkeypatch.setattr(correction, "MANY_ROWS", 10**9)
-    drawn = correction.Corrector(fit.result, alone=True)
+    monkeypatch.setattr(correctors, "MANY_ROWS", 10**9)
+    drawn = correctors.corrector_of(fit.result, alone=True)
     assert not drawn.wanted
-    assert drawn._variance <= correction.NEGLIGIBLE
+    assert drawn.variance <= correctors.NEGLIGIBLE
     small = {name: values[:60] for name, values in data.items()}
-    monkeypatch.setattr(correction, "MANY_ROWS", 1)
-    assert not correction._surely_negligible(klimb.fit("y ~ .", small, family="bernoulli").result)
+    monkeypatch.setattr(correctors, "MANY_ROWS", 1)
+    assert not correctors._surely_negligible(klimb.fit("y ~ .", small, family="bernoulli").result)

@@ -103,7 +103,7 @@ def test_three_hyperparameters_of_a_field_are_weighed_by_it(monkeypatch: pytest.
     data = {"t": t, "y": np.sin(t / 9.0) + 0.3 * np.random.default_rng(3).standard_t(4, 60)}
     found = []
     for gaps in (EvidenceGaps, lambda: lambda problem, posterior, leading: 0.02):
-        monkeypatch.setattr("klimb.models.correction.EvidenceGaps", gaps)
+        monkeypatch.setattr("klimb.models.correctors.EvidenceGaps", gaps)
         fit = klimb.fit("y ~ rw1(t)", data, family="student_t")
         found.append({row.name: row for row in fit.table_rows()})
     weighed, plain = found

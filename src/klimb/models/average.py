@@ -19,6 +19,7 @@ from klimb.latents.weights_posterior import WeightPosterior
 from klimb.models.adaptive import HIGHER, adaptively
 from klimb.models.components import LEAST_WEIGHT, SCORES, Components, marginal_quantiles, split_quantiles
 from klimb.models.correction import Correction, Corrector, doubtful, pooled, shown_parts
+from klimb.models.correctors import corrector_of
 from klimb.models.model import Model
 from klimb.models.reaching import mean_by_f
 from klimb.models.repair import modes_around
@@ -157,11 +158,11 @@ def integrated(peak: Peak, evaluate: Evaluator) -> Averaged:
     """
     for _ in range(CLIMBS):
         try:
-            found = _integrated(peak, evaluate, Corrector(peak.result))
+            found = _integrated(peak, evaluate, corrector_of(peak.result))
             components = found.components
             modes = modes_around(components, peak, evaluate.data)
             if modes or doubtful(components.efficiency, components.correction_khat):
-                found = _integrated(peak, evaluate, Corrector(peak.result, repairs=True, modes=modes))
+                found = _integrated(peak, evaluate, corrector_of(peak.result, repairs=True, modes=modes))
             return replace(found, peak=peak)
         except HigherGround as found:
             peak = higher_peak(peak, evaluate, found)
@@ -196,9 +197,9 @@ def one_point(model: Model, result: Result, quantiles: Array | None = None,
     """The components of one theta, which counts as known unless its ``covariance`` is given."""
     if quantiles is None:
         quantiles = np.repeat(model.at[:, None], len(SCORES), axis=1)
-    plain = Components(np.ones(1), model.at[None], (model.detach(result.posterior),), quantiles,
-                       np.zeros((0, 0)) if covariance is None else covariance)
-    corrector = Corrector(result, alone=True, mean=mean_by_f(model))
+    covariance = np.zeros((0, 0)) if covariance is None else covariance
+    plain = Components(np.ones(1), model.at[None], (model.detach(result.posterior),), quantiles, covariance)
+    corrector = corrector_of(result, alone=True, mean=mean_by_f(model))
     found = corrector(result)
     if found is None:
         return replace(plain, efficiency=corrector.efficiency)
@@ -411,21 +412,15 @@ def _hermite(peak: Peak, A: Array, around: _Around) -> Averaged | None:
             bent = max(bent, abs(value + square - HERMITE * float(tilt @ node)))
         if bent > BENT or np.abs(tilt).max() > TILTED:
             return None
-    quantiles, plain = (split_quantiles(peak.model.at, A, stretch, centre) for centre in (tilt, np.zeros(d)))
-    averaged = _weighed(peak, A, around, found, quantiles, plain)
-    return replace(averaged, components=replace(averaged.components, error=LOST * bent**2))
-
-
-def _weighed(peak: Peak, A: Array, around: _Around, found: list[tuple[Array, float, float, _Point]], quantiles: Array,
-             plain_quantiles: Array) -> Averaged:
-    """Points by their masses under N(0, I) and by the objective."""
+    quantiles, by_bounds = (split_quantiles(peak.model.at, A, stretch, centre) for centre in (tilt, np.zeros(d)))
     points = [point for *_, point in found]
     volume = np.array([0.5 * float(place @ place) + np.log(share) for place, share, *_ in found])
-    components, status = _components(points, np.array([value for _, _, value, _ in found]) + volume, quantiles,
-                                     plain_quantiles, around.corrector.efficiency)
+    log_w = np.array([value for _, _, value, _ in found]) + volume
+    components, status = _components(points, log_w, quantiles, by_bounds, around.corrector.efficiency)
     plain = np.array([point.plain for point in points]) + volume
-    evidence = peak.objective + float(np.logaddexp.reduce(plain)) + 0.5 * len(A) * np.log(2 * np.pi)
-    return Averaged(components, evidence + float(np.linalg.slogdet(A)[1]), status if peak.converged else peak.status)
+    evidence = peak.objective + float(np.logaddexp.reduce(plain)) + 0.5 * d * np.log(2 * np.pi)
+    return Averaged(replace(components, error=LOST * bent**2), evidence + float(np.linalg.slogdet(A)[1]),
+                    status if peak.converged else peak.status)
 
 
 def worth_integrating(model: Any) -> bool:
