@@ -10,9 +10,10 @@ from scipy.sparse import csr_matrix
 
 import klimb
 from klimb.latents.coordinates import coordinates_of
-from klimb.trust.bridge import covariance_of_sites, exact_variances
+from klimb.trust.bridge import bridged_gap, covariance_of_sites, exact_variances
 from klimb.trust.gap import EvidenceGaps, leading_error, leading_gap
-from klimb.trust.weights import LogWeights
+from klimb.trust.orders import Orders
+from klimb.trust.weights import LogWeights, bends
 
 X = np.linspace(0.0, 6.0, 80)
 K = 2.0 * np.exp(-0.5 * (X[:, None] - X) ** 2 / 0.3)
@@ -64,6 +65,70 @@ def test_gaps_of_two_sds_are_those_of_quadrature_whichever_is_large() -> None:
             assert abs(gaps(result.problem, result.posterior) / gap - 1.0) < 0.06
 
 
+SINGLES = {"poisson": (klimb.sites.Poisson(), np.repeat([0, 1, 3], [20, 7, 3])),
+           "logistic": (klimb.sites.Logistic(), np.repeat([0, 1], [22, 8]))}
+
+
+@pytest.mark.parametrize(("name", "sd", "error"), [
+    ("poisson", 0.4, 0.01), ("poisson", 1.0, 0.01), ("poisson", 1.5, 0.02), ("poisson", 3.0, 0.04),
+    ("poisson", 6.0, 0.05), ("logistic", 1.0, 0.04), ("logistic", 3.0, 0.03), ("logistic", 8.0, 0.08)])
+def test_the_order_after_the_leading_one_tells_gaps_without_chains(name: str, sd: float, error: float) -> None:
+    """Each f by itself, beside quadrature; half the variance of log weights is up to 4.2 times the gap."""
+    (site, y), f = SINGLES[name], np.linspace(-12.0 * sd, 12.0 * sd, 20_001)
+    data = np.outer(y, f) - np.exp(f) if name == "poisson" else -np.logaddexp(0.0, np.outer(1.0 - 2.0 * y, f))
+    log_p = data - 0.5 * (f / sd) ** 2 - np.log(sd * np.sqrt(2.0 * np.pi))
+    constant = np.log([1.0, 1.0, 2.0, 6.0])[y]
+    evidence = (np.log(np.exp(log_p).sum(axis=1) * (f[1] - f[0])) - constant).sum()
+    result = klimb.infer(klimb.latents.Kernel(sd**2 * np.eye(30)), site, y, tol=1e-8)
+    orders = Orders.of(result.problem, result.posterior)
+    assert orders is not None
+    assert abs(orders.summed() / (evidence - result.bound) - 1.0) < error
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_sums_over_pairs_are_those_over_all_sites(name: str) -> None:
+    site, y = CASES[name]
+    result = klimb.infer(klimb.latents.Kernel(K + 1e-6 * np.eye(80)), site, y, tol=1e-8)
+    orders, q = Orders.of(result.problem, result.posterior), result.posterior
+    assert orders is not None
+    assert orders.leading == pytest.approx(by_pairs(result), rel=3e-3)  # derivatives by other steps
+    V, (c, k) = covariance_of_sites(q, np.zeros((80, 0))), bends(result.problem.site, result.problem.y, q)
+    mixed = np.einsum("i,j,k,ij,ik,jk->", c, c, k, V, V**2, V**2, optimize=True) / 8.0
+    ring = np.einsum("i,j,k,l,ij,jk,kl,li->", c, c, c, c, V**2, V, V**2, V, optimize=True) / 16.0
+    first, after = c @ V**3 @ c / 12.0, k @ V**4 @ k / 48.0 + mixed + 5.0 / 3.0 * ring
+    expected = first**2 / (first - after) if after < 0.0 else first + after
+    assert orders.summed() == pytest.approx(expected, rel=1e-4)
+    result = klimb.infer(klimb.latents.Kernel(K), klimb.sites.Gaussian(0.5), np.sin(X))
+    flat = Orders.of(result.problem, result.posterior)
+    assert flat is not None
+    assert flat.summed() == flat.leading == 0.0
+
+
+def test_modes_of_a_log_density_that_is_not_concave_are_left_to_chains() -> None:
+    """Its gap may be three times that of both orders."""
+    result = klimb.infer(klimb.latents.Kernel(K), klimb.sites.StudentT(df=3.0, scale=0.5), np.sin(X))
+    assert Orders.of(result.problem, result.posterior) is None
+
+
+def test_chains_are_few_once_the_order_after_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Crossed groups of counts at nine pairs of sds; a gap that nothing hangs on has none."""
+    rng, n, asked = np.random.default_rng(5), 120, list[float]()
+    columns = csr_matrix((np.ones(n), (np.arange(n), rng.integers(0, 40, n))), shape=(n, 40))
+    first, gaps = rng.integers(0, 60, n), EvidenceGaps()
+    y = rng.poisson(np.exp(rng.standard_normal(60)[first]))
+    monkeypatch.setattr("klimb.trust.gap.bridged_gap", lambda weights: asked.append(own := bridged_gap(weights)) or own)
+    for one in (0.7, 1.0, 1.5):
+        for other in (0.7, 1.0, 1.5):
+            latent = klimb.latents.Crossed(np.ones((n, 1)), columns, first, roots=[(one, 40)], group_cov=other**2)
+            result, before = klimb.infer(latent, klimb.sites.Poisson(), y), len(asked)
+            assert EvidenceGaps()(result.problem, result.posterior, None, 1e6) > 0.0
+            assert len(asked) == before
+            found = gaps(result.problem, result.posterior)
+            weights = LogWeights(result.problem, result.posterior, coordinates_of(result.posterior))
+            assert found == pytest.approx(bridged_gap(weights, seed=7), rel=0.06)
+    assert 1 <= len(asked) <= 3
+
+
 def test_errors_of_leading_order_are_those_of_quadrature() -> None:
     """Variances by chains, and what leading order lacks of them: each f by itself under a wide prior."""
     y, f, sd = np.repeat([0, 1, 3], [20, 7, 3]), np.linspace(-40.0, 20.0, 40_001), 3.5
@@ -102,7 +167,7 @@ def test_three_hyperparameters_of_a_field_are_weighed_by_it(monkeypatch: pytest.
     t = np.arange(60)
     data = {"t": t, "y": np.sin(t / 9.0) + 0.3 * np.random.default_rng(3).standard_t(4, 60)}
     found = []
-    for gaps in (EvidenceGaps, lambda: lambda problem, posterior, leading: 0.02):
+    for gaps in (EvidenceGaps, lambda: lambda *_: 0.02):
         monkeypatch.setattr("klimb.models.correctors.EvidenceGaps", gaps)
         fit = klimb.fit("y ~ rw1(t)", data, family="student_t")
         found.append({row.name: row for row in fit.table_rows()})

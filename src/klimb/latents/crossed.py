@@ -12,11 +12,12 @@ from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 from scipy.linalg import blas
 
 from klimb.errors import InputError, require
 from klimb.latents.arrow import own_variances
-from klimb.latents.base import Factor, Posterior, Product, factor_of, variances_at
+from klimb.latents.base import Factor, Posterior, factor_of, variances_at
 from klimb.latents.coordinates import LARGEST_DENSE, Coordinates, WeightCoordinates
 from klimb.latents.costs import Option, Shape, crossed
 from klimb.latents.crossed_border import Border, BorderFactor, Parting
@@ -170,18 +171,15 @@ class CrossedFactor(EliminatedFactor):
         V[pairs] += own
         return np.asarray(V)
 
-    def products(self) -> tuple[Product, Product] | None:
-        """By correlations in single precision, whose matrix takes a quarter of the time of a covariance."""
+    def correlations(self, sd: Array) -> npt.NDArray[np.float32] | None:
+        """In single precision from the start, which takes a quarter of the time of a covariance."""
         if self._latent.cells.n > LARGEST_DENSE:
             return None
-        v, (moved, pairs, own) = self.variances(), self._moves()
-        sd = np.sqrt(np.where(v > 0.0, v, 1.0))
-        W = np.asarray(moved / sd[:, None], dtype=np.float32)
-        R = blas.ssyrk(1.0, W.T, trans=1, lower=1)
-        R[pairs] += own / (sd[pairs[0]] * sd[pairs[1]])
-        squared = R * R
-        return ((lambda x: sd * blas.ssymv(1.0, R, sd * x, lower=1)),
-                (lambda x: v * blas.ssymv(1.0, squared, v * x, lower=1)))
+        (moved, pairs, own), scale = self._moves(), 1.0 / sd
+        W = np.asarray(moved * scale[:, None], dtype=np.float32)
+        R: npt.NDArray[np.float32] = blas.ssyrk(1.0, W.T, trans=1, lower=1)
+        R[pairs] += own * scale[pairs[0]] * scale[pairs[1]]
+        return R
 
     def weights(self, shared: Array, level_mean: Array) -> CrossedWeights:
         (T, dense), cells = self.T, self._latent.cells

@@ -39,14 +39,16 @@ from klimb.latents.weights_posterior import WeightPosterior
 from klimb.numerics.arrays import Array, Index
 from klimb.numerics.lowdiscrepancy import normal_draws
 from klimb.trust.bridge import bridged_gap, covariance_of_sites, exact_variances
+from klimb.trust.orders import Orders
 from klimb.trust.weights import LogWeights, bends, exact_site
 
 VALUES = 8e4  # of log p that a gap may cost: many sites are many directions to average over
 FEWEST, MOST = 3, 64  # pairs of draws
 PER_SITE, SMALL = 0.0025, (0.15, 1.5)  # gap of a site, on average, and of all, that leading order has to 10%
-SURE = 0.08  # nats that a gap may be off by kriging, in its standard error
-# Prior sds of the log of a ratio: its height, its slope, what bends it within `REACH` of logs; the noise of chains.
-HEIGHT, SLOPE, BEND, REACH, CHAINED = 1.0, 0.5, 0.5, 1.2, 0.02
+SURE, SURE_SUMMED = 0.08, 0.02  # nats that a gap may be off by kriging, in its standard error
+# Prior sds of the log of a ratio: its height, its slope, what bends it within `REACH` of logs; the noise of chains and
+# of sums; how much of these sds is left of the ratio to chains once the order after the leading one is known.
+HEIGHT, SLOPE, BEND, REACH, CHAINED, SUMMED, LEFT = 1.0, 0.5, 0.5, 1.2, 0.02, 1e-3, 0.05
 POSSIBLE = (1e-3, 1.2)  # ratios; noise may bring one above 1
 MOST_CHAINED = 5000  # sites: of more, gaps are sums of many small ones, and chains take long
 MOST_SITES = 1000  # that covariances grow by, and whose third moments are asked for
@@ -64,41 +66,63 @@ class EvidenceGaps:
     To leading order, with the same draws for all, so that differences hold better than the gap itself. Large gaps are
     far smaller than that: their ratio to it comes from chains (`klimb.trust.bridge`), and between those from kriging
     in logs of the leading gap, of the mean variance of f and of its mean share that data take, which tell apart
-    hyperparameters whose leading gaps are the same. Chains go where that is not sure to `SURE` nats.
+    hyperparameters whose leading gaps are the same. Chains go where that is not sure to `SURE` nats. For few sites with
+    a concave log p the order after the leading one (`klimb.trust.orders`) comes between: its ratio to that is kriged
+    first, and chains have to tell no more than their ratio to both, which is close to 1 and hardly changes.
     """
 
     def __init__(self) -> None:
-        self._places, self._logs = list[Array](), list[float]()  # of chains, and of the ratios there
+        self._after, self._chained = Kriged(SUMMED), Kriged(CHAINED)
 
-    def __call__(self, problem: Problem, posterior: Posterior, leading: float | None = None) -> float:
-        """``leading`` is the gap to leading order, where that is known."""
-        log_weights = None
-        if leading is None:
+    def __call__(self, problem: Problem, posterior: Posterior, leading: float | None = None,
+                 least: float = 0.0) -> float:
+        """``leading`` is the gap to leading order, where that is known; of gaps below ``least`` nobody needs digits."""
+        log_weights, orders = None, None if leading is not None else Orders.of(problem, posterior)
+        if orders is not None:
+            leading = orders.leading
+        elif leading is None:
             log_weights = LogWeights(problem, posterior, coordinates_of(posterior))
             leading = leading_gap(log_weights)
-        small = float(np.clip(PER_SITE * len(posterior.m), *SMALL))
-        if not small < leading < np.inf or len(posterior.m) > MOST_CHAINED:
+        if not 0.0 < leading < np.inf or len(posterior.m) > MOST_CHAINED:
             return leading
         v = posterior.v
         place = np.log(np.maximum([leading, v.mean(), (np.abs(posterior.gamma) * v).mean()], 1e-300))
-        log, sd = self._foretold(place)
-        if not leading * min(np.exp(log), 1.0) * sd < SURE:
+        if orders is not None:
+            log, sd = self._after(place)
+            if not leading * sd < SURE_SUMMED:
+                self._after.add(place, float(np.log(max(orders.summed() / leading, POSSIBLE[0]))))
+                log, _ = self._after(place)
+            leading *= float(np.exp(log))
+        share = 1.0 if orders is None else LEFT
+        log, sd = self._chained(place, share)
+        large = leading > max(float(np.clip(PER_SITE * len(posterior.m), *SMALL)), least)
+        if large and not leading * min(np.exp(log), 1.0) * sd < SURE:
             log_weights = log_weights or LogWeights(problem, posterior, coordinates_of(posterior))
             if not log_weights.plain:
                 return leading
-            self._places.append(place)
-            self._logs.append(float(np.log(np.clip(bridged_gap(log_weights) / leading, *POSSIBLE))))
-            log, _ = self._foretold(place)
-        return leading * float(np.exp(log))
+            self._chained.add(place, float(np.log(np.clip(bridged_gap(log_weights) / leading, *POSSIBLE))))
+            log, _ = self._chained(place, share)
+        return leading * float(np.exp(log)) if large or orders is not None else leading
 
-    def _foretold(self, place: Array) -> tuple[float, float]:
-        """The log of the ratio, and its standard error: a plane of unknown height and slope, and what bends it."""
+
+class Kriged:
+    """The log of a ratio by what it was at other places, each with this ``noise``."""
+
+    def __init__(self, noise: float) -> None:
+        self._noise, self._places, self._logs = noise, list[Array](), list[float]()
+
+    def add(self, place: Array, log: float) -> None:
+        self._places.append(place)
+        self._logs.append(log)
+
+    def __call__(self, place: Array, share: float = 1.0) -> tuple[float, float]:
+        """With its standard error: a plane of unknown height and slope, and what bends it, that much of each."""
         if not self._places:
-            return 0.0, np.inf
+            return 0.0, np.inf if share == 1.0 else share * HEIGHT
         every = np.array([*self._places, place]) - self._places[0]
         apart = ((every[:, None] - every) ** 2).sum(axis=2)
-        C = HEIGHT**2 + SLOPE**2 * every @ every.T + BEND**2 * np.exp(-0.5 * apart / REACH**2)
-        known = C[:-1, :-1] + CHAINED**2 * np.eye(len(self._logs))
+        C = share**2 * (HEIGHT**2 + SLOPE**2 * every @ every.T + BEND**2 * np.exp(-0.5 * apart / REACH**2))
+        known = C[:-1, :-1] + self._noise**2 * np.eye(len(self._logs))
         pull = np.linalg.solve(known, C[:-1, -1])
         return float(pull @ self._logs), float(np.sqrt(max(C[-1, -1] - pull @ C[:-1, -1], 0.0)))
 
