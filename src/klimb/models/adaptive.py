@@ -172,7 +172,7 @@ class _Points:
             raise HigherGround(theta, found.posterior)
         fit.plain, fit.slope = plain, np.full(len(theta), np.nan) if beyond else self._evaluate.gradient(found)
         if plain > -GAP and not known:
-            fit.gain = self.corrector.gain(found.result) - self.gain
+            fit.gain = self.corrector.gain(found.result, self.gain - plain - FALL) - self.gain
         again = self.corrector.wanted and not self.corrector.only_gains
         if len(self.fits) < self._room and not again:
             fit.part = found.part(), found.status

@@ -111,8 +111,11 @@ class Corrector(ABC):
         return False
 
     @abstractmethod
-    def gain(self, result: Result | None) -> float:
-        """log evidence - bound at a fit (None: an exact evaluation), good to a hundredth of a nat."""
+    def gain(self, result: Result | None, least: float = 0.0) -> float:
+        """log evidence - bound at a fit (None: an exact evaluation), good to a hundredth of a nat.
+
+        Nothing hangs on one that is below ``least``.
+        """
 
     @abstractmethod
     def __call__(self, result: Result | None) -> Correction | None:
@@ -124,8 +127,8 @@ class NoCorrection(Corrector):
 
     wanted = False
 
-    def gain(self, result: Result | None) -> float:
-        del result
+    def gain(self, result: Result | None, least: float = 0.0) -> float:
+        del result, least
         return 0.0
 
     def __call__(self, result: Result | None) -> Correction | None:

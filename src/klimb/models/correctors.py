@@ -96,11 +96,11 @@ class ByLeadingOrder(Corrector):
         self._asked += 1
         return self._step > 0 and self._asked % self._step == 0
 
-    def gain(self, result: Result | None) -> float:
+    def gain(self, result: Result | None, least: float = 0.0) -> float:
         if result is None:
             return 0.0
         if not self._by_draws or len(result.posterior.m) <= MOST_CHAINED:
-            return gap(self._gaps, result)
+            return gap(self._gaps, result, least=least)
         weights = weights_of(result, GAIN_DRAWS) if self.wanted else None
         if weights is None:
             return 0.0
@@ -122,13 +122,13 @@ class ByLeadingOrder(Corrector):
         return replace(alone, parts=((1.0, part),))
 
 
-def gap(gaps: EvidenceGaps, result: Result, leading: float | None = None) -> float:
+def gap(gaps: EvidenceGaps, result: Result, leading: float | None = None, least: float = 0.0) -> float:
     """log evidence - bound of a field or of crossed groups; 0 where q is exact, or would be too large to look at."""
     problem = result.problem
     if problem is None or problem.site.gamma_trend == "constant" or not problem.site.separable:
         return 0.0
     try:
-        return gaps(problem, result.posterior, leading)
+        return gaps(problem, result.posterior, leading, least)
     except InputError:  # no coordinates at this size
         return 0.0
 

@@ -108,7 +108,8 @@ class ByWeights(Corrector):
     def even(self) -> bool:
         return super().even and not self._modes
 
-    def gain(self, result: Result | None) -> float:
+    def gain(self, result: Result | None, least: float = 0.0) -> float:
+        del least
         if result is None:
             return 0.0
         if self._repairs:
