@@ -13,10 +13,10 @@ from klimb.formula import parse
 from klimb.formula.factors import INTERCEPT, Factor, LevelFactor, Product
 from klimb.formula.nodes import Name, Operation
 from klimb.likelihoods import Likelihood, Observed
-from klimb.models.components import marginal_quantile
+from klimb.models.components import Latents, marginal_quantile
 from klimb.models.reaching import mean_by_f
 from klimb.models.tabulate import limits_reached
-from klimb.models.tail_sds import NARROW, tail_sds
+from klimb.models.tail_sds import NARROW, by_leading_order, tail_sds
 from klimb.priors import PositivePrior
 from klimb.report.text import plain
 from klimb.rows.columns import count, is_number
@@ -236,17 +236,23 @@ def _unsure(fit: FormulaFit) -> Iterator[str]:
     whole, rows = fit.components, fit.linear.rows
     if rows is None or mean_by_f(fit.model) is None:
         return
-    top = whole.pruned(1.0)
-    wide = np.flatnonzero(top.straight(top.models(fit.model), rows)[0].v[0] > NARROW**2)
+    heaviest = int(np.argmax(whole.weights))
+    here = fit.model.moved(whole.theta[heaviest])
+    functionals = here.functionals(rows)
+    m, v = whole.parts[heaviest].at(functionals.L, functionals.rest)
+    wide = np.flatnonzero(v > NARROW**2)
     step = max(-(-len(wide) // LOOKED), 1)
     if not wide.size:
         return
-    some, parted = rows.some(wide[::step]), whole.parted
+    looked, parted = wide[::step], whole.parted
+    some = rows.some(looked)
     ending = "" if whole.parts[0].points.size else "; fit.exact().predict() has them"
     if (found := whole.pointed(fit.model, some)) is not None:
         unsure = np.isnan(found.mean_columns(0.05)["sd"])
     else:
-        f, skewness = parted.straight(parted.models(fit.model), some)
+        f, skewness = Latents(np.ones(1), (m + functionals.shift)[None, looked], v[None, looked], (here,)), None
+        if not by_leading_order(here, parted):
+            f, skewness = parted.straight(parted.models(fit.model), some)
         unsure = np.isnan(tail_sds(f, skewness, parted, np.zeros(some.n)))
     if count := step * int(unsure.sum()):
         yield (f"means of {'about ' * (step > 1)}{count:,} row{'s' * (count > 1)} are known to an order of magnitude "

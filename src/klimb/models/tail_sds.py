@@ -33,9 +33,9 @@ def tail_sds(f: Latents, skewness: Array | None, components: Components, sd: Arr
     model = f.models[heaviest]
     if (mean := mean_by_f(model)) is None:
         return sd
-    exponential = "log" in model.likelihood.link.name.split()
+    exponential = _exponential(model)
     plain = all(term.kind in ("fixed", "offset") for term in getattr(model, "terms", ())) and f.v.any()
-    if exponential and any(part.cubes.size for part in components.parts):  # moments to leading order
+    if by_leading_order(model, components):
         return np.where(f.predictors(f.sites())[0].v[heaviest] > VAGUE**2, np.nan, sd)
     if not plain:  # groups and fields have a scale of their own, and f at draws of a sampler is known
         return sd
@@ -62,6 +62,16 @@ def tail_sds(f: Latents, skewness: Array | None, components: Components, sd: Arr
     out = sd.copy()
     out[rows[np.abs(reaches(m[rows], v[rows], mean)[0]) > FAR[1]]] = np.nan
     return out
+
+
+def by_leading_order(model: Any, components: Components) -> bool:
+    """Whether means are exponentials of f, of which moments to leading order are known: its sd alone says if that does.
+    """
+    return _exponential(model) and any(part.cubes.size for part in components.parts)
+
+
+def _exponential(model: Any) -> bool:
+    return "log" in model.likelihood.link.name.split()
 
 
 def _sds_of_exponentials(weights: Array, m: Array, v: Array, skewness: Array) -> Array:
