@@ -188,8 +188,9 @@ class Cells:
 
     def matrix(self, cells: Array, j: int, transposed: bool = False) -> Any:
         """(L, S), or its transpose: the j-th number of each cell."""
-        found = copy(self._patterns[transposed])  # checks of a new one would take longer than products with it
-        found.data = np.ascontiguousarray(cells[:, j])
+        pattern = self._patterns[transposed]
+        found = pattern.__class__.__new__(pattern.__class__)  # checks of a new one would take longer than its products
+        found.__dict__.update(pattern.__dict__, data=np.ascontiguousarray(cells[:, j]))
         return found
 
     @cached_property

@@ -287,7 +287,7 @@ def curvature(peak: Peak, evaluate: Evaluator, *, rough: bool = False) -> Array:
             if len(places) > 1 + both:
                 break
             shifted = np.clip(theta + move * np.eye(theta.size)[j], lower, upper)
-            found = evaluate(shifted, start=q, tol=fine * FIT_TOL)
+            found = evaluate(shifted, start=q, tol=FAR_TOL if rough else fine * FIT_TOL)
             evaluate.tell("curvature", j + 1, theta.size, peak.result.bound)
             if found.possible:
                 places.append(shifted[j])

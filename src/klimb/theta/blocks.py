@@ -217,7 +217,8 @@ class GroupCovariance(ParameterBlock):
         count = len(self._free)
         sd = np.tile([sd.prior.value if isinstance(sd.prior, Fixed) else 0.0 for sd in self.sds], (len(theta), 1))
         sd[:, self._free] = self._sds(theta[:, :count])
-        return np.asarray(self.uncentred @ (sd[:, :, None] * correlation_roots(theta[:, count:], len(self.sds))))
+        inside = sd[:, :, None] * correlation_roots(theta[:, count:], len(self.sds))
+        return np.asarray(np.tensordot(inside, self.mix, (1, 1)).swapaxes(1, 2) if self.mix.size else inside)
 
     def _as_written(self, theta: Array) -> Array:
         """Thetas, one a row, of the coefficients of the columns as they are written."""
@@ -258,10 +259,10 @@ class GroupCovariance(ParameterBlock):
         if not (self.correlations or self.mix.size):
             return self._sds(theta[:, : len(self._free)])
         root = self._roots(theta)
-        cov = root @ np.swapaxes(root, 1, 2)
-        sd = np.sqrt(np.diagonal(cov, axis1=1, axis2=2))
+        sd = np.sqrt((root**2).sum(axis=2))
         rows, columns = np.tril_indices(len(self.sds), -1) if self.correlations else (self._free[:0], self._free[:0])
-        return np.hstack([sd[:, self._free], cov[:, rows, columns] / (sd[:, rows] * sd[:, columns])])
+        together = (root[:, rows] * root[:, columns]).sum(axis=2)
+        return np.hstack([sd[:, self._free], together / (sd[:, rows] * sd[:, columns])])
 
     def inside(self, theta: Array) -> Array:
         count = len(self._free)
