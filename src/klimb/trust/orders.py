@@ -11,9 +11,9 @@ and one sum more, with each of four sites joined to each:
 
 Where sites are each by themselves, that is 2/3 of the last sum of B, and it is taken for as much. Where B is negative,
 A + B + ... goes on as a geometric series: A^2 / (A - B). Beside quadrature and long chains of some fifty fields and
-groups of counts, durations and labels, with gaps from 0.002 to 5 nats, that was 5% off at most, but for two whose half
-variance is four to six times the gap (7 and 9%). A log p that is not concave has other modes, and a gap up to three
-times as large as any of this.
+groups of counts, durations and labels, with gaps from 0.002 to 5 nats, that was 5% off at most, but for labels with an
+sd of 8 (7%) and counts with one of 6 (9%, where half the variance of g is five times the gap). A log p that is not
+concave has other modes, and a gap up to three times as large as any of this.
 """
 
 from __future__ import annotations
