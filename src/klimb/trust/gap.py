@@ -45,7 +45,7 @@ from klimb.trust.weights import LogWeights, bends, exact_site
 VALUES = 8e4  # of log p that a gap may cost: many sites are many directions to average over
 FEWEST, MOST = 3, 64  # pairs of draws
 PER_SITE, SMALL = 0.0025, (0.15, 1.5)  # gap of a site, on average, and of all, that leading order has to 10%
-SURE, SURE_SUMMED = 0.08, 0.02  # nats that a gap may be off by kriging, in its standard error
+SURE, SURE_SUMMED = 0.08, 0.04  # nats that a gap may be off by kriging, in its standard error
 # Prior sds of the log of a ratio: its height, its slope, what bends it within `REACH` of logs; the noise of chains and
 # of sums; how much of these sds is left of the ratio to chains once the order after the leading one is known.
 HEIGHT, SLOPE, BEND, REACH, CHAINED, SUMMED, LEFT = 1.0, 0.5, 0.5, 1.2, 0.02, 1e-3, 0.05
