@@ -12,10 +12,7 @@ from klimb.errors import InputError
 
 @contextlib.contextmanager
 def draft_of(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """An empty file beside ``path`` that takes its place once everything is written and on the disk.
-
-    A link goes on pointing where it did, and permissions are those of the file before, or of any new file.
-    """
+    """An empty file beside ``path`` that replaces it once all is on the disk; links and permissions are kept."""
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise InputError("a file is needed to write to", f"{path}, a directory", "Add the name of a file in it.")

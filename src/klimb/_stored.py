@@ -53,10 +53,7 @@ def stored_fields(cls: type[Any]) -> tuple[str, ...]:
 
 
 def pack(value: Any, arrays: dict[str, Any]) -> Any:
-    """``value`` as JSON; its arrays go into ``arrays`` under names made from where they stand.
-
-    A record or an array that stands in several places is written once, so that it is one again when it is read.
-    """
+    """``value`` as JSON, its ``arrays`` by names of their places; what stands in several places is written once."""
     return _Packer(arrays).pack(value, "")
 
 

@@ -137,10 +137,9 @@ def weight_coordinates(X: DesignMatrix, root: Array, mean: Array) -> MatrixCoord
 
 def dense_coordinates(covariance: Array, m: Array, weights: tuple[Array, Array, Array] | None = None, *,
                       slack: Array | float = 0.0) -> MatrixCoordinates:
-    """N x N forms: Z a pivoted Cholesky factor of V, which stops where nothing is left.
+    """N x N forms: Z a pivoted Cholesky factor of V, given by its lower triangle, which stops where nothing is left.
 
-    ``covariance`` is V in its lower triangle. Where weights are reported, ``weights`` holds Cov(w, f), their means and
-    their variances.
+    Where weights are reported, ``weights`` holds Cov(w, f), their means and their variances.
     """
     Z = DenseDesign(pivoted_root(covariance))
     if weights is None:
@@ -244,8 +243,7 @@ def _design_blocks(X: DesignMatrix, size: int) -> Iterator[tuple[slice, Any]]:
 def pivoted_root(covariance: Array, sd: Array | None = None) -> Array:
     """Z with Z Z' = V to a relative `NEGLIGIBLE` of every diagonal entry, of as few columns as that takes.
 
-    ``covariance`` counts in its lower triangle only. Columns come in the order of what they explain. Entries count by
-    ``sd``, where that is not their own.
+    Of ``covariance`` the lower triangle counts; columns go by what they explain, entries by ``sd``, if not their own.
     """
     sd = np.sqrt(np.maximum(np.diagonal(covariance), 0.0)) if sd is None else sd
     scale = np.where(sd > 0, sd, 1.0)

@@ -128,10 +128,7 @@ class KernelWeights(WeightPosterior):
 @register
 @dataclass(frozen=True, eq=False)
 class ChainWeights(WeightPosterior):
-    """f at n times under a sum of Matern kernels: all in time linear in n. ``L`` are new times, in any order.
-
-    The posterior chain is made once, when it is first asked for. ``rest`` is what f has there beside the chain.
-    """
+    """f at n times under a sum of Matern kernels: all in time linear in n. ``L`` are new times, in any order."""
 
     kind: ClassVar[str] = "chain"
     mean: Array

@@ -70,10 +70,7 @@ def symmetric(S: Array) -> Array:
 
 
 def semidefinite_root(S: Array, *, definite: bool = False) -> Array:
-    """Lower triangular L with L L' = S for positive semi-definite S; a vanishing pivot leaves its column empty.
-
-    Where S has to be ``definite``, a `NotPositiveDefiniteError` if one of the batch is not.
-    """
+    """L L' = S, with an empty column for a vanishing pivot; `NotPositiveDefiniteError` where S is not ``definite``."""
     L = np.zeros_like(S)
     for j in range(S.shape[0]):
         pivot = S[j, j] - np.einsum("kn,kn->n", L[j, :j], L[j, :j])
@@ -179,10 +176,7 @@ def marginal_covariances(A: Array, C: Array) -> Array:
 
 
 class Bidiagonal:
-    """D, unit diagonal with -A_k below it, for transitions (s, s, n): solves are recursions along the chain.
-
-    Bands, twice as large as the transitions, are made where long chains use them, `TIMES` states at a time.
-    """
+    """D, unit diagonal with -A_k below it, of transitions (s, s, n); long chains make `TIMES` states' bands at once."""
 
     def __init__(self, transition: Array) -> None:
         self._A, self._blocks = transition, tuple(slices(transition.shape[2], TIMES))

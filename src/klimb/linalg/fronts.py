@@ -29,10 +29,7 @@ CALLS = 4e5  # multiplications that cost as much as the calls for one front
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the boundary of a front lies among the rows of its parent: ``first`` of it are pivots there.
-
-    ``runs`` has pairs (rows in the parent, rows in the boundary) that are contiguous in both.
-    """
+    """Where the boundary of a front lies among its parent's rows, ``first`` as pivots; ``runs`` are slices of both."""
 
     rows: Integers
     first: int
@@ -65,10 +62,7 @@ class Front:
 
 
 class FrontTree:
-    """Order, fronts and the places of a symmetric pattern's entries (CSC, both triangles, with its diagonal).
-
-    ``last`` marks nodes that are eliminated after all others: those coupled to so many that no separator avoids them.
-    """
+    """Order, fronts and places of entries of a symmetric pattern (CSC, both triangles); hubs, ``last``, go last."""
 
     def __init__(self, pattern: Any, last: Mask, coordinates: Array | None = None) -> None:
         self.size = pattern.shape[0]
@@ -91,10 +85,7 @@ class FrontTree:
         self.listed = [self._listed(*each) for each in zip(self.fronts, self.children, strict=True)]
 
     def _listed(self, front: Front, children: list[tuple[int, Placement]]) -> Integers | None:
-        """Where the entries of small updates go: into the front's panel, or its own update right behind that.
-
-        Entries of the upper triangle have the places of their mirror images.
-        """
+        """Where entries of small updates go: into the front's panel, or its own update behind; upper as lower ones."""
         if not 0 < sum(len(placement.rows) ** 2 for _, placement in children) <= LISTED:
             return None
         p, b = front.pivots, len(front.boundary)

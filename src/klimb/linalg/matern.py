@@ -140,10 +140,7 @@ class MaternSum:
                      np.concatenate([first.noise, rest.noise], axis=2), np.concatenate([first.root, rest.root], axis=2))
 
     def pulled_back(self, gaps: Array, d_noise: Array, d_transition: Array) -> Array:
-        """Gradients in (log variance, log lengthscale), one row per kernel as given, from those in the chain.
-
-        ``d_noise`` is the gradient in the noise of every state, ``d_transition`` that in all transitions but the first.
-        """
+        """Gradients in (log variance, log lengthscale), a row per kernel, by those in noises and later transitions."""
         out = np.empty((len(self.parts), 2))
         noises = self._split(np.einsum("ji,jkn,kl->iln", self.mix, d_noise, self.mix))
         transitions = self._split(np.einsum("ji,jkn,lk->iln", self.mix, d_transition, self.unmix))

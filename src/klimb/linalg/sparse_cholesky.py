@@ -197,13 +197,8 @@ class EliminatedSet:
 class SymbolicCholesky:
     """The analysis of a symmetric pattern: order of elimination, tree of fronts, places of the entries.
 
-    Parameters
-    ----------
-    pattern
-        Square ``csc_array`` or ``csc_matrix`` with both triangles, every diagonal entry stored, sorted indices and no
-        duplicates. Its values are not looked at.
-    coordinates
-        Positions of the nodes, shape (n, d), where there are any: separators are then found in space, not in the graph.
+    ``pattern`` is CSC with both triangles, its whole diagonal, sorted and without duplicates. Separators are found in
+    space where there are ``coordinates`` (n, d) of the nodes, else in the graph.
     """
 
     def __init__(self, pattern: Any, coordinates: Array | None = None) -> None:

@@ -47,8 +47,8 @@ _GAUSS = np.array([
 def _full_rule() -> tuple[Array, Array, Array, Array]:
     """Nodes, Kronrod and Gauss weights of the pair on [-1, 1] with both ends added, and the rows that test the ends.
 
-    A kink between an end and the outermost node is invisible to the rule. The ends have no weight; a test row gives the
-    difference between the value at an end and what the 21 inner values extrapolate to.
+    A kink beyond the outermost node is invisible to the rule: a test row has the value at an end less what the others
+    extrapolate to.
     """
     inner = np.concatenate([-_NODES, [0.0], _NODES[::-1]])
     nodes = np.concatenate([[-1.0], inner, [1.0]])
@@ -209,10 +209,7 @@ _AROUND_PEAK = np.array([-8.0, -3.0, 0.0, 3.0, 8.0])  # in its standard deviatio
 
 def gaussian_average(function: Integrand, m: Array, v: Array, functions: int, *, tolerance: float = 1e-14,
                      floor: float | Array = 0.0, peak: tuple[Array, Array] | None = None) -> Array:
-    """E function(f) under N(m, v), K x n; ``function(rows, f)`` as for `integrate`.
-
-    ``peak`` says where a function has a narrow one, and how wide it is: panels that begin around it cannot miss it.
-    """
+    """E function(f) under N(m, v), K x n; panels begin around a narrow ``peak``, (places, widths), if there is one."""
     s = np.sqrt(v)
     floors = np.broadcast_to(np.asarray(floor, dtype=np.float64), (functions, m.size))
     out = np.empty((functions, m.size))

@@ -90,10 +90,7 @@ class ParameterBlock(ABC):
         return (False,) * self.size
 
     def powers(self) -> tuple[float, ...]:
-        """Of each entry that is a logarithm, the power with which exp(power theta) is 0 at the simplest model; else 0.
-
-        It is negative where that model is at infinity: a size, a range.
-        """
+        """Of each entry: 0, or of a logarithm the power with which exp(power theta) is 0 at the simplest model."""
         return tuple(0.0 if signed else 1.0 for signed in self.signed())
 
     def alone(self) -> tuple[Callable[[Array], Array] | None, ...]:

@@ -58,10 +58,7 @@ class WeightedMoments:
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Draws with their log weights against p and the gradients of log p/q there.
-
-    ``bound`` is the exact mean of the log weights if the draws are q's own, None if they come from elsewhere.
-    """
+    """Draws, log weights against p and gradients of log p/q; of draws of q ``bound`` is the mean of log weights."""
 
     z: Array
     log_weights: Array
@@ -127,8 +124,7 @@ class Sample:
     def second_order(self, marginals: Marginals) -> WeightedMoments:
         """The same without weights, to second order in log w, for draws of an optimal q: no dimension is too high.
 
-        The variance grows by a = E_q G^2 to leading order, too much where a is not small; a / (1 + a) is close.
-        Skewness is E_q (x^2 - 1) G to first order. Means do not move to first order, and here not at all.
+        The variance grows by a = E_q G^2, for which a / (1 + a) is taken; skewness is E_q (x^2 - 1) G; means stay.
         """
         x, G = marginals
         gain = (G * G).mean(0)
@@ -161,10 +157,7 @@ def draw(log_weights: LogWeights, n: int, *, seed: int = 0) -> Sample:
 
 
 def redraw(log_weights: LogWeights, first: Sample, n: int, *, seed: int = 0) -> Sample:
-    """Draws of a wider proposal: a t distribution with the mean and covariance that ``first`` found for p.
-
-    Its tails are heavier than those of p, which has the prior's, so that its weights are bounded.
-    """
+    """Draws of a wider t with the mean and covariance that ``first`` found for p: their weights are bounded."""
     from scipy.special import chdtri, ndtr
 
     dim = first.z.shape[1]
@@ -191,10 +184,9 @@ def redraw(log_weights: LogWeights, first: Sample, n: int, *, seed: int = 0) -> 
 
 
 def direction_khat(log_weights: LogWeights, sample: Sample, allowed: int | None, seed: int = 0) -> float | None:
-    """k-hat along the leading directions, None without any.
+    """k-hat along the leading directions, None without any; at most 0 where nearly all draws are effective.
 
-    By the sites' own oracle, or by their derivatives where fewer draws of that are ``allowed`` than say something. At
-    most 0 where nearly all draws are effective: the tail carries next to nothing then.
+    By the sites' own oracle, or by their derivatives where fewer draws of that are ``allowed`` than say something.
     """
     few = allowed is not None and allowed < FEWEST
     n = DRAWS if allowed is None or few else min(DRAWS, allowed)

@@ -41,10 +41,7 @@ def plot_signs(problem: Problem, posterior: Posterior, axes: Any = None) -> Any:
 
 def plot_marginals(trust: Trust, which: Any = None, axes: Any = None, names: Any = None, samples: Any = None,
                    label: str = "sampler") -> Any:
-    """Densities of q (grey) and of the corrected marginals (red).
-
-    ``samples`` maps an index to (centres, heights), a histogram of a sampler's draws.
-    """
+    """Densities of q (grey), corrected ones (red); ``samples`` maps an index to a histogram (centres, heights)."""
     exact, coordinates = trust.corrected, trust.context.coordinates
     if which is None:
         badness = np.abs(exact.sd / coordinates.sd - 1.0) + np.abs(exact.skewness) / 6.0

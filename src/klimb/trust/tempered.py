@@ -34,10 +34,7 @@ WIDER = 1.2  # width of the Gaussians that particles start from over that of q a
 
 @dataclass(frozen=True, eq=False)
 class Particles:
-    """Weighted draws of p, and which Gaussian of the start each is nearest to.
-
-    ``error`` is the largest standard error of a mean, in sd, or of an sd, relative; ``efficiency`` that of the islands.
-    """
+    """Weighted draws of p, the Gaussian of the start nearest to each, the largest relative error of a mean or sd."""
 
     z: Array  # (S, D)
     weights: Array  # (S,), summing to one

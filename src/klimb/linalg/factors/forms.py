@@ -206,10 +206,7 @@ class DualFactor(Factorisation):
         return values
 
     def _sparse_half_norms(self, rows: Any, invert: bool) -> Array:
-        """|L^-1 c|^2 for each row c: by products with L^-1 where c has few nonzeros, else by solving.
-
-        L^-1 loses no digits that L has not lost: |L^-1| <= 1, and the rounding of M itself counts as much.
-        """
+        """|L^-1 c|^2 for each row c: by L^-1, which is as exact, where c has few nonzeros, else by solving."""
         N, counts = len(self._root), np.diff(rows.indptr)
         values = np.zeros(len(counts))
         few = counts <= FEW * N if invert else counts == 0

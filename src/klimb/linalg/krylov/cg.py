@@ -51,11 +51,9 @@ def simplest_preconditioner(A: NormalMatrix) -> Preconditioner:
 
 
 class KrylovSolution(NamedTuple):
-    """``x`` with A x = rhs. ``residual`` holds |rhs - A x| / |rhs| per column in the norm of M^-1, M preconditioning.
+    """``x`` with A x = rhs; ``residual`` is |rhs - A x| / |rhs| per column in the norm of M^-1, M preconditioning.
 
-    ``converged`` is False where rounding or the limit of iterations left a residual above the tolerance.
-    ``steps`` and ``ratios`` are the coefficients of every iteration (rows) and column, NaN after a column's last one,
-    where they were asked for: they make the Lanczos matrix of M^-1/2 A M^-1/2 started from M^-1/2 rhs.
+    ``steps`` and ``ratios``, if asked for, are the coefficients of iterations and columns, NaN after a column's last.
     """
 
     x: Array

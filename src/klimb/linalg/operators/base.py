@@ -30,8 +30,7 @@ def column_blocks(n_columns: int, n_rows: int) -> Iterator[slice]:
 class Operator(ABC):
     """A real N x D matrix B that can multiply; what else it knows of itself, it says.
 
-    A subclass sets ``shape`` and writes `_times` and `_transpose_times`, both for one vector or for the columns of a
-    matrix. ``n_products`` counts single-vector products with B or B'; a block of k columns counts as k.
+    A subclass sets ``shape`` and writes `_times` and `_transpose_times`. ``n_products`` counts blocks as their columns.
     """
 
     shape: tuple[int, int]
@@ -242,10 +241,9 @@ def stack_rows(matrices: Sequence[Any]) -> Any:
 
 
 class FunctionOperator(Operator):
-    """A product and its adjoint, each for the columns of a matrix, as a ``LinearOperator`` offers them.
+    """A product and its adjoint, each for the columns of a matrix, as a ``LinearOperator`` has them; both are checked.
 
-    A complex operator acts on real vectors; its rows become the real parts followed by the imaginary parts, so that
-    B' w = Re(B^H (w_re + i w_im)). Every product is checked for shape and finite numbers.
+    Rows of a complex operator become real parts, then imaginary parts: B' w = Re(B^H (w_re + i w_im)).
     """
 
     def __init__(self, matmat: Callable[[Any], Any], rmatmat: Callable[[Any], Any], shape: tuple[int, int],
