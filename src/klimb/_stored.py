@@ -216,12 +216,8 @@ def _is(value: Any, hint: Any) -> bool:
         return isinstance(value, float | int) and not isinstance(value, bool)
     if plain is int:
         return isinstance(value, int) and not isinstance(value, bool)
-    return not isinstance(plain, type) or _instance(value, plain)
-
-
-def _instance(value: Any, plain: type[Any]) -> bool:
     try:
-        return isinstance(value, plain)
+        return not isinstance(plain, type) or isinstance(value, plain)
     except TypeError:  # a protocol that cannot be asked
         return True
 

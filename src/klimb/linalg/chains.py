@@ -299,23 +299,21 @@ def condition(chain: Chain, gamma: Array) -> Conditioned:
     sites = np.zeros_like(chain.noise)
     sites[0, 0] = gamma
     B = information(chain.transition[..., 1:], chain.noise[..., 1:], sites[..., :-1], sites[..., -1])
-    found = absorb(chain.root, B)
-    transition = chain.transition - product(found.covariance, product(B, chain.transition))
-    after = Chain(transition, found.covariance, found.root.transpose(1, 0, 2))
-    return Conditioned(chain, after, B, float(found.log_det.sum()))
+    after, log_det = _given(chain, B)
+    return Conditioned(chain, after, B, float(log_det.sum()))
+
+
+def _given(steps: Chain, B: Array) -> tuple[Chain, Array]:
+    """Steps given information ``B`` about the states that they lead to, and the log determinant of each."""
+    found = absorb(steps.root, B)
+    transition = steps.transition - product(found.covariance, product(B, steps.transition))
+    return Chain(transition, found.covariance, found.root.transpose(1, 0, 2)), found.log_det
 
 
 def inserted(first: Chain, second: Chain, B: Array) -> tuple[Chain, Chain]:
     """A state between two others, the later of which has information ``B``: both steps given that information."""
-    last = absorb(second.root, B)
-    seen = congruence_t(second.transition, seen_through(B, last.covariance))
-    middle = absorb(first.root, seen)
-    return (
-        Chain(first.transition - product(middle.covariance, product(seen, first.transition)),
-              middle.covariance, middle.root.transpose(1, 0, 2)),
-        Chain(second.transition - product(last.covariance, product(B, second.transition)),
-              last.covariance, last.root.transpose(1, 0, 2)),
-    )
+    last, _ = _given(second, B)
+    return _given(first, congruence_t(second.transition, seen_through(B, last.noise)))[0], last
 
 
 def pushed(step: Chain, covariance: Array) -> Array:

@@ -166,12 +166,7 @@ class ShockWeights(ABC):
     @property
     def work(self) -> int:
         """Values of log p that one draw takes, copies of a row counted: a row of weight 2 asks what two rows do."""
-        return self._each * round(float(np.sum(self._copies)))
-
-    @property
-    def _copies(self) -> Array:
-        """How often each row counts."""
-        return np.broadcast_to(getattr(self._site, "weights", 1.0), len(self._y))
+        return self._each * round(float(np.sum(np.broadcast_to(getattr(self._site, "weights", 1.0), len(self._y)))))
 
     @abstractmethod
     def __call__(self, e: Array) -> CollapsedDraws:

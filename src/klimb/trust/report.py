@@ -264,7 +264,9 @@ def trust_report(result: Result, *, draws: int | None = None, seed: int = 0, com
         if own.stationary and best is own and (own.efficiency < USABLE or _noisy(moments)):
             method, moments = "second order", own.second_order(marginals)
         directions = None
-        poor = own.efficiency < USABLE or (method == "second order" and not _vouched(own))
+        # Where weights over all directions are good, those over some, which are averages of them, are better.
+        vouched = own.efficiency >= EVEN and own.smoothed.khat <= RELIABLE
+        poor = own.efficiency < USABLE or (method == "second order" and not vouched)
         if poor or complete:
             allowed = None if complete else _directions(problem.latent.n_sites)
             directions = direction_khat(log_weights, own, allowed, seed)
@@ -302,11 +304,6 @@ def _modes(log_weights: LogWeights, own: Sample, problem: Problem, complete: boo
     direction = leading_directions(log_weights, own, 1)[:, 0]
     enough = np.inf if complete else MODE_ODDS  # one is enough for a verdict
     return other_modes(problem, log_weights.posterior, log_weights.mean, direction, enough)
-
-
-def _vouched(own: Sample) -> bool:
-    """Whether weights over all directions are good: those over some, which are averages of them, vary less."""
-    return own.efficiency >= EVEN and own.smoothed.khat <= RELIABLE
 
 
 def _noisy(moments: WeightedMoments) -> bool:

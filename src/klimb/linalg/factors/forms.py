@@ -302,7 +302,7 @@ class SparseFactorisation(Factorisation, SurrogateMatrix):
         total: Any = scipy_sparse.diags_array(self._A.shift, format="csc")
         for operator, weights in self._A.parts:
             assert isinstance(operator, SparseOperator)
-            total = total + operator.sparse_gram(weights)
+            total = total + operator.transpose @ times_rows(operator.matrix, weights)
         total = total.tocsc().sorted_indices()
         size, nodes = len(self._scale), np.arange(len(self._scale), dtype=np.int64)
         columns, known = (np.repeat(nodes, np.diff(matrix.indptr)) for matrix in (total, self._pattern))

@@ -196,10 +196,6 @@ class SparseOperator(StoredOperator):
             total[:, some] = (self.transpose[some] @ scaled).toarray().T
         return total
 
-    def sparse_gram(self, gamma: Array) -> Any:
-        """B' diag(gamma) B as a scipy.sparse CSR matrix."""
-        return self.transpose @ times_rows(self.matrix, gamma)
-
     def coarse(self) -> Operator:
         return self if self.matrix.nnz < LARGE else self._single
 
