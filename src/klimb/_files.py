@@ -32,15 +32,7 @@ def draft_of(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def whole_file(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[Any]]:
-    """A stream into a draft of ``path``; lines end as they are written.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with whole_file(Path(folder, "a.txt")) as stream:
-    ...         _ = stream.write("all of it")
-    ...     os.listdir(folder), Path(folder, "a.txt").read_text()
-    (['a.txt'], 'all of it')
-    """
+    """A stream into a draft of ``path``; lines end as they are written."""
     text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
     target = Path(path)
     if target.exists() and not target.is_file() and not target.is_dir():  # a device or a pipe cannot be replaced

@@ -107,11 +107,7 @@ class StanScope:
 
 
 def comment(text: str) -> str:
-    """The user's text as a comment may have it: on one line, without any sign that could end the comment.
-
-    >>> comment("x; } model {*/")
-    'x_ _ model _*_'
-    """
+    """The user's text as a comment may have it: on one line, without any sign that could end the comment."""
     plain = "".join(sign if sign in _PLAIN else "_" for sign in text)
     return plain if len(plain) <= LONGEST else plain[: LONGEST - 3] + "..."
 
@@ -122,11 +118,7 @@ def said(words: str) -> str:
 
 
 def literal(value: float) -> str:
-    """A number with all its digits.
-
-    >>> literal(2), literal(0.1)
-    ('2.0', '0.1')
-    """
+    """A number with all its digits."""
     return repr(float(value))
 
 

@@ -341,11 +341,7 @@ def checked_outputs(n_outputs: int, n_sites: int) -> int:
 
 
 def sites_of(data: Index, n_outputs: int, n_sites: int) -> Index:
-    """The sites of some data, output by output.
-
-    >>> sites_of(np.array([0, 2]), 2, 6)
-    array([0, 2, 3, 5])
-    """
+    """The sites of some data, output by output."""
     return (np.arange(n_outputs)[:, None] * (n_sites // n_outputs) + data).ravel()
 
 

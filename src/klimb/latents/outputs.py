@@ -295,12 +295,7 @@ class Several(WeightPosterior):
 @register
 @dataclass(frozen=True, eq=False)
 class CoupledOutputs(WeightPosterior):
-    """N(mean, root root') over the weights of several outputs, output by output, which are not independent.
-
-    >>> q = CoupledOutputs(np.zeros(2), np.array([[2.0, 1.0], [2.0, -1.0]]), 2)  # one weight each, sd of both large
-    >>> q.at(np.ones((1, 1)))[1], independent_variances(q.within(np.ones((1, 1))))  # their difference has variance 4
-    (array([5., 5.]), array([[2., 2.]]))
-    """
+    """N(mean, root root') over the weights of several outputs, output by output, which are not independent."""
 
     kind: ClassVar[str] = "coupled"
     couples: ClassVar[bool] = True

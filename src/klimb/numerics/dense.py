@@ -128,11 +128,7 @@ def symmetric_from_lower(lower: Array) -> Array:
 
 
 def mirror(lower: Array) -> Array:
-    """The same in place: what stands below the diagonal is written above it.
-
-    >>> mirror(np.array([[1.0, 9.0, 9.0], [2.0, 3.0, 9.0], [4.0, 5.0, 6.0]])).tolist()
-    [[1.0, 2.0, 4.0], [2.0, 3.0, 5.0], [4.0, 5.0, 6.0]]
-    """
+    """The same in place: what stands below the diagonal is written above it."""
     for some in slices(len(lower), MIRRORED):
         corner = np.tril(lower[some, some])
         lower[some, some] = corner + np.tril(corner, -1).T
@@ -246,11 +242,6 @@ def triangle(blocks: Blocks, width: int) -> Array:
 
     A Gram matrix has squares of the condition: where that costs digits, a second one, of the rows in the coordinates
     that the first gives, has them again (Yamamoto et al. 2015); where even that fails, rows are factorised in turn.
-
-    >>> A = np.random.default_rng(0).standard_normal((500, 3)) @ np.array([[1, 0, 5], [0, 1, 0], [0, 0, 1e-3]])
-    >>> R = triangle(lambda: (A[k : k + 100] for k in range(0, 500, 100)), 3)
-    >>> bool(np.allclose(R.T @ R, A.T @ A, rtol=1e-13)), bool((R == np.triu(R)).all())
-    (True, True)
     """
     G = gram(blocks(), width)
     squares = np.diagonal(G)

@@ -140,15 +140,7 @@ class PlainBlock(ParameterBlock):
 
 @dataclass(frozen=True, eq=False)
 class Theta:
-    """The blocks of a model in order. A block that several owners hold stands once, by identity.
-
-    >>> from klimb.priors import exponential
-    >>> from klimb.theta import PositiveParameter
-    >>> scale = PositiveParameter("prior scale", exponential(1.0))
-    >>> theta = Theta.of([scale, PositiveParameter("sigma", exponential(1.0)), scale])
-    >>> theta.names, [part.tolist() for part in theta.split(np.array([0.5, 1.0]))]
-    (('prior scale', 'sigma'), [[0.5], [1.0]])
-    """
+    """The blocks of a model in order. A block that several owners hold stands once, by identity."""
 
     blocks: tuple[ParameterBlock, ...]
 

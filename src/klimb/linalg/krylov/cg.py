@@ -198,12 +198,7 @@ class InverseRoots(NamedTuple):
 
 
 def inverse_roots(A: NormalMatrix, scale: Array, z: Array, tol: float) -> InverseRoots:
-    """For the columns of ``z``, with S = diag(``scale``), best diag(A)^-1/2; in blocks of bounded memory.
-
-    >>> found = inverse_roots(NormalMatrix(np.array([4.0, 9.0])), np.ones(2), np.eye(2), 1e-8)
-    >>> found.x.round(3).tolist(), bool(np.isclose(found.logs.sum(), np.log(36.0)))
-    ([[0.5, 0.0], [0.0, 0.333]], True)
-    """
+    """For the columns of ``z``, with S = diag(``scale``), best diag(A)^-1/2; in blocks of bounded memory."""
     width = int(np.clip(BLOCK_DOUBLES // (16 * max(len(z), 1)), 1, max(z.shape[1], 1)))
     parts = [_iterated(A, scale, np.ascontiguousarray(z[:, columns]), tol) for columns in slices(z.shape[1], width)]
     if not parts:
