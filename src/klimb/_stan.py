@@ -66,9 +66,8 @@ class StanPart:
 class ToldLevels:
     """What the rows say of the levels of a group: log p(y | .) is about pull'b - (lean c)'b - b'precision b / 2.
 
-    b are the k weights of a level, c the weights that all rows share. In units of what this and the prior together say,
-    levels are close to N(0, I) whatever their scale: no funnel is left, neither where an sd may be zero nor where the
-    rows tell the levels.
+    b are the k weights of a level, c those of all rows. In units of what this and the prior together say levels are
+    close to N(0, I) whatever their scale: no funnel is left.
     """
 
     precision: npt.NDArray[np.float64]  # (L, k, k)

@@ -76,8 +76,8 @@ class Coordinates(ABC):
 class MatrixCoordinates(Coordinates):
     """Z = X C with a design X and a matrix C (or the identity); reported is f at the sites, or weights R z.
 
-    ``cross`` is Cov(w, f) where Z is a root of Var(f) and C none of Var(w); what the data do not see of a weight stays
-    as it is. ``diagonal`` is the root of the prior of weights whose q is diagonal, so that it is no sum over the sites.
+    ``cross`` is Cov(w, f) where C is no root of Var(w); ``diagonal`` the root of the prior of weights whose q is
+    diagonal.
     """
 
     def __init__(self, X: DesignMatrix, C: Array | None, kind: Kind, mean: Array, sd: Array, *,
@@ -203,8 +203,7 @@ def coordinates_of(posterior: Posterior) -> Coordinates:
 def default_coordinates(posterior: Posterior) -> Coordinates:
     """Coordinates of a q of which only the contract of a latent is known: they report f at the sites.
 
-    Up to `LARGEST_DENSE` sites Z is a pivoted root of V, which the factor has or which is Z (I + Z'GZ)^-1 Z' of the
-    latent's ``design``; with more sites and few weights it is ``design`` times a root of (I + Z'GZ)^-1.
+    Z is a pivoted root of V, up to `LARGEST_DENSE` sites, or with few weights ``design`` times a root of (I + Z'GZ)^-1.
     """
     latent = posterior.latent
     N, R = latent.n_sites, latent.n_weights

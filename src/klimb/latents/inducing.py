@@ -125,10 +125,9 @@ class Inducing(Latent):
     def pull_back(self, posteriors: Sequence[Posterior], take: Callable[[slice, Array], None]) -> tuple[Array, Array]:
         """d bound / d(Kuu, Kuf, kff_diag) at converged ``posteriors`` that share this prior, summed, in bounded memory.
 
-        That in Kuf goes to ``take(block of sites, part of M rows)``, block by block; those in Kuu and the diagonal of
-        Kff are returned; that in the mean is ``posterior.a``. The bound depends on all three only through the whitened
-        rows x = L^-1 k_u and the slack c = k_ff - |x|^2, since the whitened prior is N(0, I). With q(u) = N(m_u, V_u):
-        d/dx_i = a_i m_u - gamma_i V_u x_i + gamma_i x_i.
+        That in Kuf goes to ``take(block of sites, part of M rows)``, the others are returned; that in the mean is
+        ``posterior.a``. The bound hangs on the whitened rows x = L^-1 k_u and the slack c = k_ff - |x|^2 alone. With
+        q(u) = N(m_u, V_u): d/dx_i = a_i m_u - gamma_i V_u x_i + gamma_i x_i.
         """
         L, design = self.root, self.row_design
         require(L.shape[0] == L.shape[1], "gradients need inducing points whose Kuu has full rank",

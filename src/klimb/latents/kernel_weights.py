@@ -39,8 +39,7 @@ class CrossCovariances:
 class KernelWeights(WeightPosterior):
     """f at n sites with prior covariance K: its posterior mean, and (a, gamma).
 
-    Functionals are f at new inputs: ``L`` is k(X_new, X), ``rest`` the prior variances there, or for ``joint`` the
-    prior covariance k(X_new, X_new). The factor of K is made once, when it is first asked for. Without K, which a model
+    ``L`` is k(X_new, X), ``rest`` the prior variances there, for ``joint`` k(X_new, X_new). Without K, which a model
     can make again, ``L`` must be `CrossCovariances`.
     """
 

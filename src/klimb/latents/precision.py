@@ -215,11 +215,10 @@ class PrecisionFactor(Factor):
 
 
 def _bordered_inverse(S: Array, sizes: Array, dense: int, multipliers: int) -> tuple[Array, float]:
-    """S^-1 and log |det S|: the pinned nodes and the multipliers first, then the columns that all share.
+    """S^-1 and log |det S|: pinned nodes and multipliers first; ``sizes`` are those of the terms of the diagonal.
 
-    On the surface the posterior is proper where the first block has a negative eigenvalue for each multiplier and no
-    other, and what is left of the second is positive definite. ``sizes`` are those of the terms that the diagonal is a
-    difference of.
+    The posterior is proper where the first block has a negative eigenvalue for each multiplier and no other, and what
+    is left of the columns that all share is positive definite.
     """
     d, r = dense, len(S) - dense
     inverse, logdet, first = np.zeros_like(S), 0.0, np.zeros((r, r))

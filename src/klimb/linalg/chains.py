@@ -126,9 +126,8 @@ def seen_through(B: Array, covariance: Array) -> Array:
 def information(A: Array, C: Array, J: Array, end: Array) -> Array:
     """B_k = J_k + A_k' (B_{k+1}^-1 + C_k)^-1 A_k for k = n-1, ..., 0 with B_n = ``end``: all of B_0, ..., B_n.
 
-    Two neighbouring steps are one step of the same form, so half of the entries follow from a recursion of half the
-    length, and the others from those. All J must have the same sign; negative ones raise `NotPositiveDefiniteError`
-    where the chain would become improper.
+    Two neighbouring steps are one of the same form: half of the entries follow from a recursion of half the length. All
+    J have one sign; negative ones raise `NotPositiveDefiniteError` where the chain would become improper.
     """
     n = A.shape[2]
     out = np.empty((*A.shape[:2], n + 1))
@@ -293,8 +292,7 @@ class Conditioned:
 def condition(chain: Chain, gamma: Array) -> Conditioned:
     """The chain given sites exp(-gamma_k f_k^2 / 2), f the first entry of the state, all gamma of one sign.
 
-    Negative ones raise `NotPositiveDefiniteError` where the result is improper. Only with one sign does a pivot tell:
-    leaving out some of the later sites must not make what remains less proper.
+    With one sign alone a pivot tells: an improper result raises `NotPositiveDefiniteError`.
     """
     sites = np.zeros_like(chain.noise)
     sites[0, 0] = gamma

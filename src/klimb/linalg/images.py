@@ -299,8 +299,7 @@ class Convolution(Operator):
 class Wavelet(Operator):
     """An orthonormal periodic wavelet transform along every axis, ``levels`` times on the coarse part.
 
-    ``low`` is the low-pass filter of even length; coefficients are ordered as in the usual picture of nested corners
-    (coarse in the first corner), flattened. Sparse products are some five times faster here than strided arithmetic.
+    ``low`` is the low-pass filter of even length; coefficients stand as in nested corners, coarse first, flattened.
     """
 
     def __init__(self, low: Array, grid: Shape, levels: int) -> None:
@@ -367,8 +366,7 @@ class Wavelet(Operator):
 def _along_axes(low: Array, grid: Shape) -> list[Any]:
     """Sparse matrices that split an image into low and high halves along each axis in turn: sum_k filter_k x_(2n + k).
 
-    The one of an axis acts on the image reshaped to (entries up to this axis, entries after it), so that it is small
-    for the first axis and goes through contiguous memory for all.
+    The one of an axis acts on the image reshaped to (entries up to this axis, entries after it): contiguous memory.
     """
     high = low[::-1] * (-1.0) ** np.arange(len(low))
     steps = []

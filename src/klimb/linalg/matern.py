@@ -94,11 +94,10 @@ class ChainPart(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class MaternSum:
-    """How the states of the kernels make one state, whose first entry is f = f_1 + f_2 + ...
+    """How the states of the kernels make one state, mix @ (z_1, z_2, ...), whose first entry is f = f_1 + f_2 + ...
 
-    The state is mix @ (z_1, z_2, ...). With f itself as a coordinate, and first in every triangular factor, sites that
-    know f far better than its parts cost no digits. The roughest kernel gives its own place to f: over short steps most
-    of the noise is its.
+    With f first in every triangular factor, sites that know f far better than its parts cost no digits. The roughest
+    kernel, of which most noise is over short steps, gives its own place to f.
     """
 
     parts: tuple[ChainPart, ...]

@@ -102,9 +102,9 @@ def integrate(integrand: Integrand, panels: Panels, count: int, functions: int, 
               floor: float | Array = 0.0, max_rounds: int = 64) -> Integrals:
     """The integrals of ``functions`` functions over the panels of each of ``count`` owners.
 
-    A panel closes when the estimated error of each function is below ``tolerance`` (scalar, or one per integral) times
-    the integral of its absolute value over all panels of that owner. Rounding noise can make that impossible; the
-    number of panels per integral is therefore bounded, and ``closed`` tells which integrals ran into the bound.
+    A panel closes when the error of each function is below ``tolerance`` (scalar, or one per integral) times the
+    integral of its absolute value. Rounding may forbid that: ``closed`` tells which integrals ran into the bound on
+    panels.
     """
     tolerances = np.broadcast_to(np.asarray(tolerance, dtype=np.float64), (count,))
     floors = np.broadcast_to(np.asarray(floor, dtype=np.float64), (functions, count))
@@ -172,9 +172,8 @@ _TRAPEZOID_NODES = 24  # on each side at the first step: 9.6 standard deviations
 def bounded_average(function: Integrand, m: Array, v: Array) -> Array:
     """E function(f) under N(m, v) for one analytic function bounded by 1, n, to 1e-12.
 
-    The trapezoidal rule is tried first: its error at least squares when the step is halved, so that two levels which
-    agree to 1e-7 certify the finer one. That error oscillates with m and may vanish by chance, but then not for z times
-    the function, so that both must agree. `gaussian_average` does the rest.
+    The trapezoidal rule's error squares when the step is halved: two levels that agree to 1e-7, for z times the
+    function too (errors may vanish by chance), certify the finer one. `gaussian_average` does the rest.
     """
     s = np.sqrt(v)
     out = np.empty_like(m)

@@ -29,9 +29,8 @@ def climb(objective: Objective, x: Array, lower: Array, upper: Array, *, tol: fl
           max_iter: int = 100, curvature: Array | Callable[[Array, Array], Array | None] | None = None) -> Climbed:
     """Maximise ``objective`` (value and gradient; -inf where it cannot be computed) from ``x`` inside a box.
 
-    Stops when no entry of the gradient that points into the box exceeds ``tol``, when the next step promises no more
-    than ``gain`` by the curvature learnt so far, or when no step gains anything. ``curvature`` is a first guess of
-    minus the second derivatives, or of the whole matrix from ``x`` and the gradient there. Many parameters go to
+    Stops when no gradient into the box exceeds ``tol``, when the next step promises no more than ``gain``, or none
+    gains. ``curvature`` is a first guess of minus the second derivatives, or of their matrix. Many parameters go to
     L-BFGS-B.
     """
     x = np.clip(x, lower, upper)

@@ -412,8 +412,7 @@ def correlation_roots(theta: Array, k: int) -> Array:
 def correlation_root(theta: Array, k: int) -> tuple[Array, Array]:
     """Lower L with unit rows, L L' the correlation matrix, from atanh of partial correlations; and dL/dtheta.
 
-    Row i holds partial correlations with the columns before it: L_ij = r_ij prod_{c < j} sqrt(1 - r_ic^2). The
-    derivatives are (number of theta, k, k).
+    L_ij = r_ij prod_{c < j} sqrt(1 - r_ic^2); the derivatives are (number of theta, k, k).
     """
     L, d = correlation_roots(theta[None], k)[0], np.zeros((len(theta), k, k))
     place = 0

@@ -68,10 +68,9 @@ def solve(A: NormalMatrix, rhs: Array, *, preconditioner: Preconditioner | None 
           max_iter: int | None = None, start: Array | None = None, record: bool = False) -> KrylovSolution:
     """Solve A x = ``rhs`` for a vector (D,) or for the columns of a matrix (D, k).
 
-    Stops a column when its residual is below ``tol`` times its right-hand side, both in the norm of M^-1, which does
-    not depend on the scales of the weights. ``preconditioner`` is diag(A) unless given; ``start`` a first guess.
-    ``record`` keeps the coefficients (then ``start`` must be None). An A that shows itself not to be positive definite
-    raises `NotPositiveDefiniteError`; a tolerance that cannot be reached is no error, but ``converged`` is False.
+    A column stops when its residual is below ``tol`` times its right-hand side in the norm of M^-1, whatever the
+    scales. ``preconditioner`` is diag(A) unless given, ``start`` a first guess; ``record`` keeps the coefficients. What
+    cannot be reached is not ``converged``; an A that is not positive definite raises `NotPositiveDefiniteError`.
     """
     columns = rhs[:, None] if rhs.ndim == 1 else rhs
     guess = None if start is None else start.reshape(columns.shape)
