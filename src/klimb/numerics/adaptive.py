@@ -99,7 +99,7 @@ def graded_panels(breaks: Array, keep: Mask | None = None) -> Panels:
 
 
 def integrate(integrand: Integrand, panels: Panels, count: int, functions: int, *, tolerance: float | Array = 1e-14,
-              floor: float | Array = 0.0, max_rounds: int = 64) -> Integrals:
+              floor: float | Array = 0.0) -> Integrals:
     """The integrals of ``functions`` functions over the panels of each of ``count`` owners.
 
     A panel closes when the error of each function is below ``tolerance`` (scalar, or one per integral) times the
@@ -112,9 +112,7 @@ def integrate(integrand: Integrand, panels: Panels, count: int, functions: int, 
     spent = np.zeros(count, dtype=np.intp)
     closed = np.ones(count, dtype=bool)
     owner, left, right = panels.owner, panels.left, panels.right
-    for _ in range(max_rounds):
-        if owner.size == 0:
-            break
+    while owner.size:
         found = _evaluate(integrand, owner, left, right, functions)
         open_sums = _sum_by_owner(found, owner, count)
         spent += np.bincount(owner, minlength=count)
@@ -131,9 +129,6 @@ def integrate(integrand: Integrand, panels: Panels, count: int, functions: int, 
         owner = np.repeat(owner[split], 2)
         left = np.column_stack([left[split], middle[split]]).ravel()
         right = np.column_stack([middle[split], right[split]]).ravel()
-    if owner.size:
-        done += _sum_by_owner(_evaluate(integrand, owner, left, right, functions), owner, count)
-        closed[owner] = False
     return Integrals(done[0], done[2], closed)
 
 
