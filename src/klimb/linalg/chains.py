@@ -44,14 +44,9 @@ def product_tn(A: Array, B: Array) -> Array:
     return np.asarray(np.einsum("jin,jkn->ikn", A, B))
 
 
-def product_nt(A: Array, B: Array) -> Array:
-    """A B'."""
-    return np.asarray(np.einsum("ijn,kjn->ikn", A, B))
-
-
 def congruence(A: Array, S: Array) -> Array:
     """A S A' for symmetric S, exactly symmetric."""
-    return symmetric(product_nt(product(A, S), A))
+    return symmetric(np.einsum("ijn,kjn->ikn", product(A, S), A))
 
 
 def congruence_t(A: Array, S: Array) -> Array:
@@ -89,14 +84,6 @@ def solve_lower(L: Array, B: Array) -> Array:
     for i in range(L.shape[0]):
         X[i] = (B[i] - np.einsum("kn,kjn->jn", L[i, :i], X[:i])) / L[i, i]
     return X
-
-
-class ChainStep(NamedTuple):
-    """Steps of a chain: transitions, noise, and information about the state before the step."""
-
-    A: Array
-    C: Array
-    J: Array
 
 
 class Absorbed(NamedTuple):
@@ -137,11 +124,10 @@ def information(A: Array, C: Array, J: Array, end: Array) -> Array:
     left, right = slice(0, n - 1, 2), slice(1, n, 2)
     steps = slice(0, 1)
     if n > 1:
-        halved = _joined(A[..., left], C[..., left], J[..., left], A[..., right], C[..., right], J[..., right])
+        a, c, j = _joined(A[..., left], C[..., left], J[..., left], A[..., right], C[..., right], J[..., right])
         if n % 2:
-            halved = ChainStep(*(np.concatenate([a, b[..., -1:]], axis=2)
-                                 for a, b in zip(halved, (A, C, J), strict=True)))
-        out[..., : n + 1 : 2] = information(*halved, end)[..., : n // 2 + 1]
+            a, c, j = (np.concatenate([one, other[..., -1:]], axis=2) for one, other in ((a, A), (c, C), (j, J)))
+        out[..., : n + 1 : 2] = information(a, c, j, end)[..., : n // 2 + 1]
         steps = right
     following = out[..., slice(steps.start + 1, steps.stop + 1, steps.step)]
     within = absorb(semidefinite_root(C[..., steps]), following).covariance
@@ -149,13 +135,13 @@ def information(A: Array, C: Array, J: Array, end: Array) -> Array:
     return out
 
 
-def _joined(A1: Array, C1: Array, J1: Array, A2: Array, C2: Array, J2: Array) -> ChainStep:
-    """The first step, then the second, as one: the state between them is integrated out."""
+def _joined(A1: Array, C1: Array, J1: Array, A2: Array, C2: Array, J2: Array) -> tuple[Array, Array, Array]:
+    """The first step, then the second, as one (A, C, J): the state between them is integrated out."""
     within = absorb(semidefinite_root(C1), J2).covariance  # of the state between, given the one before
     pulled = product(J2, A1)
     moved = A1 - product(within, pulled)
     J = J1 + symmetric(product_tn(A1, pulled) - congruence_t(pulled, within))
-    return ChainStep(product(A2, moved), C2 + congruence(A2, within), J)
+    return product(A2, moved), C2 + congruence(A2, within), J
 
 
 def marginal_covariances(A: Array, C: Array) -> Array:
