@@ -122,7 +122,7 @@ def literal(value: float) -> str:
 
 
 def spline_text(x: str, spline: Any) -> tuple[str, str]:
-    """A cubic spline and its slope, ``x`` beyond the first knot: a cubic, and a truncated cube for each inner knot."""
+    """A cubic spline and its slope at ``x`` past the first knot: a cubic, and a truncated cube for each inner knot."""
     cubic, square, slope, start = spline.c[:, 0].tolist()
     knots, jumps = (spline.x[1:-1] - spline.x[0]).tolist(), f"{np.diff(spline.c[0]).tolist()}'"
     over = f"fmax({x} - {knots}', 0)"

@@ -23,8 +23,7 @@ from klimb.numerics.lazy import scipy_linalg
 
 
 def concatenated(name: str) -> Any:
-    """That method of every part, whose answers stand one behind the other; what it is given is split among the parts.
-    """
+    """That method of every part, answers one behind the other; arguments are split among the parts."""
     def ask(self: Any, *given: Array) -> Array:
         own = zip(*(np.split(one, len(self.parts)) for one in given), strict=True) if given else ((),) * len(self.parts)
         return np.concatenate([getattr(part, name)(*some) for part, some in zip(self.parts, own, strict=True)])

@@ -65,7 +65,7 @@ def symmetric(S: Array) -> Array:
 
 
 def semidefinite_root(S: Array, *, definite: bool = False) -> Array:
-    """L L' = S, with an empty column for a vanishing pivot; `NotPositiveDefiniteError` where S is not ``definite``."""
+    """Lower L, L L' = S; a vanishing pivot leaves its column empty, or raises where S has to be ``definite``."""
     L = np.zeros_like(S)
     for j in range(S.shape[0]):
         pivot = S[j, j] - np.einsum("kn,kn->n", L[j, :j], L[j, :j])
@@ -161,7 +161,7 @@ def marginal_covariances(A: Array, C: Array) -> Array:
 
 
 class Bidiagonal:
-    """D, unit diagonal with -A_k below it, of transitions (s, s, n); long chains make `TIMES` states' bands at once."""
+    """D, unit diagonal with -A_k below it, of transitions (s, s, n); bands of long chains are made in parts."""
 
     def __init__(self, transition: Array) -> None:
         self._A, self._blocks = transition, tuple(slices(transition.shape[2], TIMES))

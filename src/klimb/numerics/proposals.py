@@ -82,7 +82,7 @@ class StudentMixture:
 
 
 def fit_students(theta: Array, weights: Array, count: int, floor: Array) -> StudentMixture:
-    """Up to ``count`` t's for weighted points, by EM from fixed parts; ``floor`` (d, d) holds up covariances."""
+    """Up to ``count`` t's for weighted points, by EM from fixed parts; ``floor`` (d, d) keeps covariances off zero."""
     n, d = theta.shape
     w = weights / weights.sum()
     centre = w @ theta

@@ -26,6 +26,7 @@ from klimb.latents.base import Posterior
 from klimb.latents.shocks import ShockMoments, Shocks
 from klimb.numerics.arrays import Array, finite_sum
 from klimb.numerics.dense import row_blocks
+from klimb.numerics.special import hermite
 from klimb.sites.base import Expectation, Rows, Site
 from klimb.trust.weights import exact_site
 
@@ -41,12 +42,9 @@ MOST_THIRD = 50_000  # third moments of levels with the shared weights that are 
 @lru_cache(maxsize=16)
 def quadrature(k: int, count: int) -> tuple[Array, Array]:
     """Nodes (Q, k) and log weights (Q,) of a rule for averages under N(0, I), ``count`` in every direction."""
-    from scipy.special import roots_hermite
-
-    x, w = roots_hermite(count)
-    nodes = np.array(list(product(np.sqrt(2.0) * x, repeat=k))).reshape(len(x) ** k, k)
-    log_w = np.log(w) - 0.5 * np.log(np.pi)
-    return nodes, np.array([sum(one) for one in product(log_w, repeat=k)], dtype=float)
+    z, weight = hermite(count)
+    nodes = np.array(list(product(z, repeat=k))).reshape(count**k, k)
+    return nodes, np.array([sum(one) for one in product(np.log(weight), repeat=k)], dtype=float)
 
 
 @dataclass(frozen=True, eq=False)

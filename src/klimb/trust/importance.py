@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+from scipy.special import chdtri, ndtr
 
 from klimb.latents.coordinates import Coordinates
 from klimb.numerics.arrays import Array, slices
@@ -158,8 +159,6 @@ def draw(log_weights: LogWeights, n: int, *, seed: int = 0) -> Sample:
 
 def redraw(log_weights: LogWeights, first: Sample, n: int, *, seed: int = 0) -> Sample:
     """Draws of a wider t with the mean and covariance that ``first`` found for p: their weights are bounded."""
-    from scipy.special import chdtri, ndtr
-
     dim = first.z.shape[1]
     w = first.smoothed.normalised
     centre = w @ first.z

@@ -61,7 +61,7 @@ def _log_h(mean: Mean, f: Array, end: Array) -> Array:
 
 def tail_draws(weights: CollapsedWeights, found: ShockMoments, mean: Mean, seed: int,
                efficiency: float) -> Found | None:
-    """Draws with log weights, None where too expensive; ``found`` are moments of p by draws of q of an efficiency."""
+    """Draws with log weights, or None; ``found``: moments of p as seen by draws of q of this ``efficiency``."""
     each = weights.work * KICKS * (SETTLING + LENGTH)
     values, vectors = np.linalg.eigh(found.spread)
     whole = _Gaussian(found.centre, np.linalg.cholesky((vectors * np.maximum(values, 0.25)) @ vectors.T))
