@@ -41,14 +41,6 @@ class ParameterBlock(ABC):
     def start(self) -> Array:
         return self.search()[0]
 
-    @property
-    def lower(self) -> Array:
-        return self.search()[1]
-
-    @property
-    def upper(self) -> Array:
-        return self.search()[2]
-
     @abstractmethod
     def value(self, theta: Array) -> Any:
         """What the owner works with."""

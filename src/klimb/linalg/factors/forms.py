@@ -29,9 +29,6 @@ SPARSE_BLOCK = 2**20  # doubles of a product of sparse rows with L^-1 that are h
 class Factorisation(Preconditioner):
     """A = R R' in some form: a preconditioner that is exact for A, and close for its neighbours."""
 
-    def factor_times(self, noise: Array) -> Array:
-        raise TypeError("a factorisation solves; draws of it come from its NormalMatrix")
-
     @abstractmethod
     def variances(self, B: Operator) -> Array:
         """diag(B A^-1 B')."""

@@ -39,10 +39,6 @@ class Jacobi(Preconditioner):
     def solve(self, R: Array) -> Array:
         return R / (self.diagonal if R.ndim == 1 else self.diagonal[:, None])
 
-    def factor_times(self, noise: Array) -> Array:
-        root = np.sqrt(self.diagonal)
-        return noise * (root if noise.ndim == 1 else root[:, None])
-
 
 def simplest_preconditioner(A: NormalMatrix) -> Preconditioner:
     """diag(A) where that is known, the identity elsewhere."""
