@@ -46,7 +46,7 @@ def main() -> None:
     figure, ax = plt.subplots(figsize=(5.6, 4.2), layout="constrained")
     table.plot(ax)
     trace = np.array(path_taken)
-    ax.plot(trace[:, 1], trace[:, 0], ".-", color="white", lw=1, ms=4, label=f"optimise, {best.evaluations} fits")
+    ax.plot(trace[:, 1], trace[:, 0], ".-", color="white", lw=1, ms=4, label=f"optimise, {len(trace)} fits")
     ax.plot(best.x[1], best.x[0], "*", color="white", mec="black", ms=13)
     ax.legend(loc="lower right", frameon=False, labelcolor="white")
     figure.savefig(path, dpi=120)

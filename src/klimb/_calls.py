@@ -7,11 +7,7 @@ from klimb.errors import InputError, require
 
 
 def parse_call(text: str, what: str) -> tuple[str, dict[str, Any]]:
-    """``name(1, 2, sd=3)`` as the name and its numbers; those without a name are a list under "". No code is run.
-
-    >>> parse_call("student_t(df=4)", "family")
-    ('student_t', {'df': 4.0})
-    """
+    """``name(1, 2, sd=3)`` as the name and its numbers; those without a name are a list under "". No code is run."""
     head, bracket, rest = text.strip().partition("(")
     arguments: dict[str, Any] = {}
     if not bracket:

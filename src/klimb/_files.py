@@ -12,10 +12,7 @@ from klimb.errors import InputError
 
 @contextlib.contextmanager
 def draft_of(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """An empty file beside ``path`` that takes its place once everything is written and on the disk.
-
-    A link goes on pointing where it did, and permissions are those of the file before, or of any new file.
-    """
+    """An empty file beside ``path`` that replaces it once all is on the disk; links and permissions are kept."""
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise InputError("a file is needed to write to", f"{path}, a directory", "Add the name of a file in it.")
@@ -35,15 +32,7 @@ def draft_of(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def whole_file(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[Any]]:
-    """A stream into a draft of ``path``; lines end as they are written.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with whole_file(Path(folder, "a.txt")) as stream:
-    ...         _ = stream.write("all of it")
-    ...     os.listdir(folder), Path(folder, "a.txt").read_text()
-    (['a.txt'], 'all of it')
-    """
+    """A stream into a draft of ``path``; lines end as they are written."""
     text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
     target = Path(path)
     if target.exists() and not target.is_file() and not target.is_dir():  # a device or a pipe cannot be replaced

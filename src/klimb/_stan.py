@@ -66,9 +66,8 @@ class StanPart:
 class ToldLevels:
     """What the rows say of the levels of a group: log p(y | .) is about pull'b - (lean c)'b - b'precision b / 2.
 
-    b are the k weights of a level, c the weights that all rows share. In units of what this and the prior together say,
-    levels are close to N(0, I) whatever their scale: no funnel is left, neither where an sd may be zero nor where the
-    rows tell the levels.
+    b are the k weights of a level, c those of all rows. In units of what this and the prior together say levels are
+    close to N(0, I) whatever their scale: no funnel is left.
     """
 
     precision: npt.NDArray[np.float64]  # (L, k, k)
@@ -107,11 +106,7 @@ class StanScope:
 
 
 def comment(text: str) -> str:
-    """The user's text as a comment may have it: on one line, without any sign that could end the comment.
-
-    >>> comment("x; } model {*/")
-    'x_ _ model _*_'
-    """
+    """The user's text as a comment may have it: on one line, without any sign that could end the comment."""
     plain = "".join(sign if sign in _PLAIN else "_" for sign in text)
     return plain if len(plain) <= LONGEST else plain[: LONGEST - 3] + "..."
 
@@ -122,19 +117,12 @@ def said(words: str) -> str:
 
 
 def literal(value: float) -> str:
-    """A number with all its digits.
-
-    >>> literal(2), literal(0.1)
-    ('2.0', '0.1')
-    """
+    """A number with all its digits."""
     return repr(float(value))
 
 
 def spline_text(x: str, spline: Any) -> tuple[str, str]:
-    """A cubic spline and its slope where ``x`` is the way from the first knot.
-
-    It is a cubic, and a truncated cube for each inner knot, at which the third derivative jumps.
-    """
+    """A cubic spline and its slope at ``x`` past the first knot: a cubic, and a truncated cube for each inner knot."""
     cubic, square, slope, start = spline.c[:, 0].tolist()
     knots, jumps = (spline.x[1:-1] - spline.x[0]).tolist(), f"{np.diff(spline.c[0]).tolist()}'"
     over = f"fmax({x} - {knots}', 0)"

@@ -53,10 +53,7 @@ def stored_fields(cls: type[Any]) -> tuple[str, ...]:
 
 
 def pack(value: Any, arrays: dict[str, Any]) -> Any:
-    """``value`` as JSON; its arrays go into ``arrays`` under names made from where they stand.
-
-    A record or an array that stands in several places is written once, so that it is one again when it is read.
-    """
+    """``value`` as JSON, its ``arrays`` by names of their places; what stands in several places is written once."""
     return _Packer(arrays).pack(value, "")
 
 
@@ -219,12 +216,8 @@ def _is(value: Any, hint: Any) -> bool:
         return isinstance(value, float | int) and not isinstance(value, bool)
     if plain is int:
         return isinstance(value, int) and not isinstance(value, bool)
-    return not isinstance(plain, type) or _instance(value, plain)
-
-
-def _instance(value: Any, plain: type[Any]) -> bool:
     try:
-        return isinstance(value, plain)
+        return not isinstance(plain, type) or isinstance(value, plain)
     except TypeError:  # a protocol that cannot be asked
         return True
 

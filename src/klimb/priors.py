@@ -34,10 +34,7 @@ class Prior(ABC):
 
 @dataclass(frozen=True)
 class NamedPrior(Prior):
-    """A prior with checked numbers: finite, and positive but for those of ``any_sign``. Files know it by its call.
-
-    What a term adds to it, a field without repr, is no part of the call.
-    """
+    """A prior with checked numbers, positive but for those of ``any_sign``; files know it by its call (repr fields)."""
 
     stored_kind: ClassVar[str]
     any_sign: ClassVar[tuple[str, ...]] = ()

@@ -15,7 +15,7 @@ from klimb.infer.problem import Problem
 from klimb.infer.start import sites_at, start_at
 from klimb.latents.arrow import ArrowRows
 from klimb.latents.corrected_weights import WidenedWeights
-from klimb.latents.output_posteriors import Several
+from klimb.latents.outputs import Several
 from klimb.latents.weights_posterior import WEIGHT_POSTERIORS, DenseWeights, WideWeights
 from klimb.linalg.matrix import as_design
 from klimb.numerics.dense import Whitener

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from klimb.errors import NotPositiveDefiniteError
-from klimb.linalg.analysis import WIDEST, BandPlan, analysed, band_order
+from klimb.linalg.sparse_cholesky import WIDEST, BandPlan, analysed, band_order
 
 
 @settings(max_examples=40, deadline=None)
@@ -72,7 +72,7 @@ def test_no_columns_have_no_solution_to_write() -> None:
     """LAPACK's `dtbtrs` writes past the end of right-hand sides without columns: draws of which a part has none."""
     program = """if True:
         import numpy as np, scipy.sparse
-        from klimb.linalg.analysis import analysed
+        from klimb.linalg.sparse_cholesky import analysed
         from klimb.linalg.chains import Bidiagonal
         M = scipy.sparse.diags_array([np.ones(39), np.full(40, 3.0), np.ones(39)], offsets=[-1, 0, 1]).tocsc()
         factor, chain = analysed(M).factor(M.data), Bidiagonal(np.full((1, 1, 40), 0.5))

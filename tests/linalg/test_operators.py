@@ -12,14 +12,13 @@ from klimb.linalg.normal_matrix import NormalMatrix
 from klimb.linalg.operators import (
     BlockedOperator,
     DenseOperator,
-    FunctionOperator,
     Operator,
     SparseOperator,
     StackedOperator,
     as_operator,
     as_real_pairs,
 )
-from klimb.linalg.operators.base import column_blocks
+from klimb.linalg.operators.base import FunctionOperator, column_blocks
 from klimb.linalg.operators.convert import check_adjoint
 
 RNG = np.random.default_rng(0)

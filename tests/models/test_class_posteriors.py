@@ -11,7 +11,7 @@ from scipy.special import log_softmax, logsumexp, softmax
 
 import klimb
 from klimb.errors import InputError
-from klimb.latents.output_posteriors import independent_variances
+from klimb.latents.outputs import independent_variances
 
 N, PRIOR = 90, 2.0
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -331,3 +333,92 @@ def test_numbers_of_a_formula() -> None:
     assert str(expression) == "center(log2(x))"
     assert close(expression.evaluate(source), [-1.0, 0.0, 1.0])
     assert close(counted_quantile(np.array([3.0, 1.0]), np.array([1.0, 2.0]), [0.0, 0.5, 0.75]), [1.0, 1.0, 2.0])
+
+
+def test_triangles() -> None:
+    from klimb.numerics.dense import mirror, triangle
+
+    assert mirror(np.array([[1.0, 9.0, 9.0], [2.0, 3.0, 9.0], [4.0, 5.0, 6.0]])).tolist() == [
+        [1.0, 2.0, 4.0], [2.0, 3.0, 5.0], [4.0, 5.0, 6.0]]
+    A = np.random.default_rng(0).standard_normal((500, 3)) @ np.array([[1, 0, 5], [0, 1, 0], [0, 0, 1e-3]])
+    R = triangle(lambda: (A[k : k + 100] for k in range(0, 500, 100)), 3)
+    assert np.allclose(R.T @ R, A.T @ A, rtol=1e-13)
+    assert (np.triu(R) == R).all()
+
+
+def test_inverse_roots_of_a_diagonal() -> None:
+    from klimb.linalg.krylov.cg import inverse_roots
+    from klimb.linalg.normal_matrix import NormalMatrix
+
+    found = inverse_roots(NormalMatrix(np.array([4.0, 9.0])), np.ones(2), np.eye(2), 1e-8)
+    assert found.x.round(3).tolist() == [[0.5, 0.0], [0.0, 0.333]]
+    assert close(found.logs.sum(), np.log(36.0), 1e-5)
+
+
+def test_rules_and_pieces_of_posteriors() -> None:
+    from klimb.boosting.gaussians import Gaussians
+    from klimb.trust.collapsed import quadrature
+    from klimb.trust.marginals import skewed_pieces
+    from klimb.trust.tempered import tempered
+
+    nodes, log_weights = quadrature(1, 9)
+    assert close(np.exp(log_weights) @ nodes[:, 0] ** 4, 3.0)
+    shares, means, variances = skewed_pieces(np.array([0.8]))
+    assert (shares @ (variances + means**2)).round(9).tolist() == [1.0]
+    assert (shares @ (means**3 + 3 * means * variances)).round(2).tolist() == [0.79]
+    found = tempered(lambda z: (-0.5 * ((z - 3.0) ** 2).sum(axis=1), 3.0 - z), np.ones(1),
+                     Gaussians(np.zeros((1, 2)), np.eye(2)[None]), 16)
+    assert np.abs(found.weights @ found.z - 3.0).max() < 0.2
+    assert abs(round(found.log_evidence - np.log(2 * np.pi))) == 0
+
+
+def test_hyperparameters() -> None:
+    from klimb.priors import exponential, fixed
+    from klimb.theta import PositiveParameter, Theta
+    from klimb.theta.single import Support
+
+    half, short = Support(0.0, np.inf), Support(-1.0, 1.0)
+    assert (float(half.value(0.0)), float(short.value(0.0))) == (1.0, 0.0)
+    assert round(float(short.theta(short.value(2.0))), 12) == 2.0
+    block = PositiveParameter("sigma", exponential(2.0), begin=1.0)
+    assert (block.names, round(block.value(np.log([3.0])), 12)) == (("sigma",), 3.0)
+    assert PositiveParameter("sigma", fixed(2.0)).value(np.zeros(0)) == 2.0
+    scale = PositiveParameter("prior scale", exponential(1.0))
+    theta = Theta.of([scale, PositiveParameter("sigma", exponential(1.0)), scale])
+    assert theta.names == ("prior scale", "sigma")
+    assert [part.tolist() for part in theta.split(np.array([0.5, 1.0]))] == [[0.5], [1.0]]
+
+
+def test_posteriors_of_weights() -> None:
+    from klimb.latents.base import sites_of
+    from klimb.latents.corrected_weights import CutWeights, WidenedWeights
+    from klimb.latents.outputs import CoupledOutputs, independent_variances
+    from klimb.latents.weights_posterior import DenseWeights
+
+    assert sites_of(np.array([0, 2]), 2, 6).tolist() == [0, 2, 3, 5]
+    row = np.array([[1.0, -1.0]])
+    q = DenseWeights(np.array([1.0, 2.0]), np.array([[1.0, 0.0], [1.0, 2.0]]))
+    assert [x.tolist() for x in q.at(row, 0.5)] == [[-1.0], [4.5]]
+    assert q.moments(slice(0, 2)).blocks(1).tolist() == [[11.0]]  # E[w_1^2] + E[w_2^2]
+    wide = WidenedWeights(q.mean, q, np.array([[1.0, 0.0]]), np.zeros((0, 3)))
+    assert [x.tolist() for x in wide.at(row, 0.5)] == [[-1.0], [5.5]]
+    ends = DenseWeights(np.array([-1.0]), np.eye(1)), DenseWeights(np.array([1.0]), np.eye(1))
+    cut = CutWeights(DenseWeights(np.zeros(1), np.sqrt(2.0) * np.eye(1)), np.full(2, 0.5), ends)
+    assert close(cut.sd(), [1.41421356], 1e-8)
+    assert [share for share, _ in cut.split()] == [0.5, 0.5]
+    both = CoupledOutputs(np.zeros(2), np.array([[2.0, 1.0], [2.0, -1.0]]), 2)  # one weight each, sd of both large
+    assert both.at(np.ones((1, 1)))[1].tolist() == [5.0, 5.0]
+    assert independent_variances(both.within(np.ones((1, 1)))).tolist() == [[2.0, 2.0]]  # their difference has 4
+
+
+def test_texts_and_files(tmp_path: Path) -> None:
+    from klimb._calls import parse_call
+    from klimb._files import whole_file
+    from klimb._stan import comment, literal
+
+    assert parse_call("student_t(df=4)", "family") == ("student_t", {"df": 4.0})
+    assert comment("x; } model {*/") == "x_ _ model _*_"
+    assert (literal(2), literal(0.1)) == ("2.0", "0.1")
+    with whole_file(tmp_path / "a.txt") as stream:
+        stream.write("all of it")
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a.txt", "all of it")]

@@ -33,12 +33,15 @@ def test_a_top_outside_the_box():
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e5])
 def test_any_curvature(scale):
+    visited = []
+
     def hill(x):
+        visited.append(x)
         return -scale * float(np.sum((x - 2) ** 2)), -2 * scale * (x - 2)
 
     found = climb(hill, np.zeros(2), -WIDE, WIDE, tol=1e-6 * scale)
     assert found.converged
-    assert found.evaluations < 25
+    assert len(visited) < 25
     np.testing.assert_allclose(found.x, 2.0, atol=1e-5)
 
 

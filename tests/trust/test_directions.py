@@ -10,8 +10,7 @@ import klimb
 import klimb.trust.report as report
 from klimb.latents.coordinates import coordinates_of
 from klimb.trust import trust_report
-from klimb.trust.directions import DIRECTIONS, _by_oracle, _expanded, direction_khat, leading_directions
-from klimb.trust.importance import draw
+from klimb.trust.importance import DIRECTIONS, _by_oracle, _expanded, direction_khat, draw, leading_directions
 from klimb.trust.weights import LogWeights
 
 RNG = np.random.default_rng(2)

@@ -14,12 +14,10 @@ from klimb.kernels.stationary import RBF, Matern12, Matern32, Matern52, Periodic
 
 # One parametrised test suite and the table in the documentation run over this registry.
 KERNELS: dict[str, type[Kernel]] = {
-    kernel.__name__: kernel
-    for kernel in (RBF, Matern12, Matern32, Matern52, RationalQuadratic, Periodic, Linear, Polynomial, Constant, White,
-                   Cosine)
+    kernel.__name__: kernel for kernel in (RBF, Matern12, Matern32, Matern52, RationalQuadratic, Periodic, Linear,
+                                           Polynomial, Constant, White, Cosine)
 }
 
-# What files may hold.
 _STORED: tuple[type[Kernel], ...] = (*KERNELS.values(), Sum, Product)
 for _kernel in _STORED:
     stored(f"kernel.{_kernel.__name__}")(_kernel)
@@ -28,6 +26,5 @@ for _mean in _MEANS:
     stored(f"mean.{_mean.__name__.removesuffix('Mean')}")(_mean)
 
 # Spelled out, because type checkers do not read a computed list.
-__all__ = ["KERNELS", "RBF", "Constant", "Cosine", "Kernel", "Linear", "Matern12", "Matern32", "Matern52",
-           "Periodic", "Polynomial", "Product", "RationalQuadratic", "Sum",
-           "White", "choose_inducing", "means"]
+__all__ = ["KERNELS", "RBF", "Constant", "Cosine", "Kernel", "Linear", "Matern12", "Matern32", "Matern52", "Periodic",
+           "Polynomial", "Product", "RationalQuadratic", "Sum", "White", "choose_inducing", "means"]

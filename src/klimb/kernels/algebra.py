@@ -135,10 +135,7 @@ def with_one_scale(product: Product) -> Product:
 
 
 def _scale(kernel: Kernel) -> str | None:
-    """A free parameter that takes the scale of the whole kernel with it: the first variance without bounds and prior.
-
-    A sum has one only if each of its terms has.
-    """
+    """The first free variance without bounds and prior that scales all of a kernel: of a sum, if every term has one."""
     if isinstance(kernel, Composite):
         names = [_scale(part) for part in kernel.parts]
         found = [f"{i}.{name}" for i, name in enumerate(names) if name is not None]

@@ -69,10 +69,7 @@ class FlatPairs(Pairs):
 
 
 class DotPairs(Pairs):
-    """variance * (a_i'b_j + offset)^degree, with ``a`` and ``b`` features of the left and right inputs.
-
-    Without ``inputs`` the gradient in ``b`` is not gathered.
-    """
+    """variance * (a_i'b_j + offset)^degree of features ``a`` and ``b``; without ``inputs`` no gradient in ``b``."""
 
     def __init__(self, kernel: LeafKernel, width: int, a: Array, b: Array, *, variance: float = 1.0,
                  offset: float = 0.0, degree: int = 1, inputs: bool) -> None:

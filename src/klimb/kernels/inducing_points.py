@@ -18,10 +18,7 @@ Method = Literal["greedy", "kmeans++"]
 
 
 class GreedyPoints:
-    """Points chosen one after the other, each the input that is least explained by those before it.
-
-    A pivoted Cholesky factorisation of the kernel matrix that is never formed; a choice can be extended.
-    """
+    """Points, each the input least explained by those before: a pivoted Cholesky factorisation that can be extended."""
 
     def __init__(self, kernel: Kernel, X: Array) -> None:
         self._kernel, self._X = kernel, X

@@ -180,15 +180,12 @@ class Leaf(Parametric):
             value = getattr(self, one.name)
             if one.name != "rules" and (one.name in self.parameter_fields or value != one.default):
                 parts.append(f"{one.name}={value!r}")
-        return f"{type(self).__name__}({', '.join(parts)})" + self._repr_of_rules()
-
-    def _repr_of_rules(self) -> str:
-        """The calls that set the rules, so that the whole evaluates back."""
-        held = self._grouped(lambda rule: rule.fixed or None)
-        bounds = self._grouped(lambda rule: rule.bounds)
-        priors = self._grouped(lambda rule: rule.prior)
-        calls = (("fixed", ", ".join(map(repr, held))), ("bounded", bounds), ("with_priors", priors))
-        return "".join(f".{name}({arguments})" for name, arguments in calls if arguments)
+        # The calls that set the rules make the whole evaluate back.
+        held = ", ".join(map(repr, self._grouped(lambda rule: rule.fixed or None)))
+        calls = (("fixed", held), ("bounded", self._grouped(lambda rule: rule.bounds)),
+                 ("with_priors", self._grouped(lambda rule: rule.prior)))
+        rules = "".join(f".{name}({arguments})" for name, arguments in calls if arguments)
+        return f"{type(self).__name__}({', '.join(parts)}){rules}"
 
     def _grouped(self, part: Callable[[Rule], Any]) -> dict[str, Any]:
         """Name -> part of the rule where it is set; entries of a vector that agree appear under one name."""

@@ -77,10 +77,7 @@ def third_moments(third: Array, L: Any, q: WeightPosterior) -> Array | None:
 
 
 class LevelPosterior(WeightPosterior):
-    """q of shared weights w, made by ``n_shocks`` standard shocks e, and of levels given e, each apart.
-
-    The weights are w, then the coefficients of each level in turn.
-    """
+    """q of shared weights w, made by ``n_shocks`` standard shocks e, then of coefficients of levels, given e."""
 
     by_levels: ClassVar[bool] = True
     shared: Array  # (B,), the mean of w

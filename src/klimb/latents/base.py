@@ -70,10 +70,7 @@ class Factor(ABC):
         return float(b @ self.smooth(b))
 
     def covariance(self) -> Array | None:
-        """V as a dense N x N matrix of which only the lower triangle counts.
-
-        None where mean and spread do not share one V (mean-field).
-        """
+        """V, N x N, of which the lower triangle counts; None where mean and spread do not share one V (mean-field)."""
         return None
 
     def covariance_of(self, rows: Index) -> Array | None:
@@ -205,10 +202,7 @@ class Latent(ABC):
         """Factorise the posterior precision, or raise `NotPositiveDefiniteError` where q would be improper."""
 
     def thin(self, rows: Index) -> Latent | None:
-        """The same prior seen by some of the data only, for a cheap first fit; None where that would not be cheap.
-
-        ``rows`` are data, not sites, where a datum has several latent values.
-        """
+        """The same prior seen by some data (``rows``, not sites), for a first fit; None where that is not cheap."""
         return None
 
     def marginals(self, posterior: Posterior) -> tuple[Array, Array]:
@@ -347,11 +341,7 @@ def checked_outputs(n_outputs: int, n_sites: int) -> int:
 
 
 def sites_of(data: Index, n_outputs: int, n_sites: int) -> Index:
-    """The sites of some data, output by output.
-
-    >>> sites_of(np.array([0, 2]), 2, 6)
-    array([0, 2, 3, 5])
-    """
+    """The sites of some data, output by output."""
     return (np.arange(n_outputs)[:, None] * (n_sites // n_outputs) + data).ravel()
 
 

@@ -76,8 +76,8 @@ class Coordinates(ABC):
 class MatrixCoordinates(Coordinates):
     """Z = X C with a design X and a matrix C (or the identity); reported is f at the sites, or weights R z.
 
-    ``cross`` is Cov(w, f) where Z is a root of Var(f) and C none of Var(w); what the data do not see of a weight stays
-    as it is. ``diagonal`` is the root of the prior of weights whose q is diagonal, so that it is no sum over the sites.
+    ``cross`` is Cov(w, f) where C is no root of Var(w); ``diagonal`` the root of the prior of weights whose q is
+    diagonal.
     """
 
     def __init__(self, X: DesignMatrix, C: Array | None, kind: Kind, mean: Array, sd: Array, *,
@@ -137,10 +137,9 @@ def weight_coordinates(X: DesignMatrix, root: Array, mean: Array) -> MatrixCoord
 
 def dense_coordinates(covariance: Array, m: Array, weights: tuple[Array, Array, Array] | None = None, *,
                       slack: Array | float = 0.0) -> MatrixCoordinates:
-    """N x N forms: Z a pivoted Cholesky factor of V, which stops where nothing is left.
+    """N x N forms: Z a pivoted Cholesky factor of V, given by its lower triangle, which stops where nothing is left.
 
-    ``covariance`` is V in its lower triangle. Where weights are reported, ``weights`` holds Cov(w, f), their means and
-    their variances.
+    Where weights are reported, ``weights`` holds Cov(w, f), their means and their variances.
     """
     Z = DenseDesign(pivoted_root(covariance))
     if weights is None:
@@ -204,8 +203,7 @@ def coordinates_of(posterior: Posterior) -> Coordinates:
 def default_coordinates(posterior: Posterior) -> Coordinates:
     """Coordinates of a q of which only the contract of a latent is known: they report f at the sites.
 
-    Up to `LARGEST_DENSE` sites Z is a pivoted root of V, which the factor has or which is Z (I + Z'GZ)^-1 Z' of the
-    latent's ``design``; with more sites and few weights it is ``design`` times a root of (I + Z'GZ)^-1.
+    Z is a pivoted root of V, up to `LARGEST_DENSE` sites, or with few weights ``design`` times a root of (I + Z'GZ)^-1.
     """
     latent = posterior.latent
     N, R = latent.n_sites, latent.n_weights
@@ -244,8 +242,7 @@ def _design_blocks(X: DesignMatrix, size: int) -> Iterator[tuple[slice, Any]]:
 def pivoted_root(covariance: Array, sd: Array | None = None) -> Array:
     """Z with Z Z' = V to a relative `NEGLIGIBLE` of every diagonal entry, of as few columns as that takes.
 
-    ``covariance`` counts in its lower triangle only. Columns come in the order of what they explain. Entries count by
-    ``sd``, where that is not their own.
+    Of ``covariance`` the lower triangle counts; columns go by what they explain, entries by ``sd``, if not their own.
     """
     sd = np.sqrt(np.maximum(np.diagonal(covariance), 0.0)) if sd is None else sd
     scale = np.where(sd > 0, sd, 1.0)

@@ -17,13 +17,7 @@ MOST_MORE = 1.5  # by which what is lent may grow or shrink in units of sds
 @register
 @dataclass(frozen=True, eq=False)
 class WidenedWeights(WeightPosterior):
-    """``base`` at another mean, with rows'rows added to its covariance in units of ``scale``, and third moments.
-
-    >>> from klimb.latents.weights_posterior import DenseWeights
-    >>> q = DenseWeights(np.array([1.0, 2.0]), np.array([[1.0, 0.0], [1.0, 2.0]]))
-    >>> WidenedWeights(q.mean, q, np.array([[1.0, 0.0]]), np.zeros((0, 3))).at(np.array([[1.0, -1.0]]), 0.5)
-    (array([-1.]), array([5.5]))
-    """
+    """``base`` at another mean, with rows'rows added to its covariance in units of ``scale``, and third moments."""
 
     kind: ClassVar[str] = "widened"
     lends: ClassVar[bool] = True
@@ -101,12 +95,6 @@ class CutWeights(WeightPosterior):
 
     Weighted draws of the exact posterior, less the mean, tell of chances near 0 what no few pieces do: its ``points``.
     Their ``drifts`` are M^-1 times the gradients of its log density, of second moments M. Both have 32 bits.
-
-    >>> from klimb.latents.weights_posterior import DenseWeights
-    >>> ends = DenseWeights(np.array([-1.0]), np.eye(1)), DenseWeights(np.array([1.0]), np.eye(1))
-    >>> q = CutWeights(DenseWeights(np.zeros(1), np.sqrt(2.0) * np.eye(1)), np.full(2, 0.5), ends)
-    >>> q.sd(), [share for share, _ in q.split()]
-    (array([1.41421356]), [0.5, 0.5])
     """
 
     kind: ClassVar[str] = "cut"

@@ -57,29 +57,19 @@ class Inducing(Latent):
         with threads_for(inner.shape[0]):
             whitener = Whitener(psd_square_root(inner, "Kuu"))
             rows = DenseDesign(whitener.whitened(cross.T))
-            self._build(whitener, rows, kff_diag, mean)
+            self._build(whitener, rows, _unexplained(rows, kff_diag), mean)
 
     @classmethod
     def of_rows(cls, whitener: Whitener, rows: DesignMatrix, kff_diag: Any, mean: Any = 0.0) -> "Inducing":
         """From rows that are whitened already, stored or computed when they are asked for (`klimb.rows`)."""
         latent = cls.__new__(cls)
         with threads_for(whitener.width):
-            latent._build(whitener, rows, kff_diag, mean)
+            latent._build(whitener, rows, _unexplained(rows, kff_diag), mean)
         return latent
 
-    def _build(self, whitener: Whitener, rows: DesignMatrix, kff_diag: Any, mean: Any) -> None:
+    def _build(self, whitener: Whitener, rows: DesignMatrix, slack: Array, mean: Any) -> None:
         self._whitener, self.n_sites = whitener, rows.shape[0]
-        total = variances_at(kff_diag, (self.n_sites,), "kff_diag")
-        explained, _ = rows.row_norms_squared(np.ones(rows.shape[1]))
-        excess = explained - total
-        if (excess > 1e-6 * np.maximum(total, 1e-300)).any():
-            i = int(excess.argmax())
-            raise InputError(
-                "the inducing points cannot explain more than the prior variance",
-                f"kff_diag {total[i]:.6g} but k_u'Kuu^-1 k_u {explained[i]:.6g} at index {i}",
-                "Check that Kuu, Kuf and kff_diag come from one kernel (White noise belongs to none of Kuf).",
-            )
-        self._weights = Weights(rows, slack=np.maximum(total - explained, 0.0), form="primal")
+        self._weights = Weights(rows, slack=slack, form="primal")
         self.row_design, self.root = rows, whitener.root  # L with L L' = Kuu
         self.n_weights = self.dense_size = self._weights.n_weights
         self.mean = self._weights.mean = mean_at(mean, (self.n_sites,), "mean")  # of f: that of the weights is zero
@@ -100,16 +90,9 @@ class Inducing(Latent):
     weight_mean = asked("_weights", "weight_mean")
     weight_covariance = asked("_weights", "weight_covariance")
 
-    def thin(self, rows: Index) -> Latent | None:
-        weights = self._weights.thin(rows)
-        if weights is None:
-            return None
+    def thin(self, rows: Index) -> Latent:
         thinned = Inducing.__new__(Inducing)
-        thinned._whitener, thinned._weights = self._whitener, weights
-        thinned.row_design, thinned.root = weights.X, self.root
-        thinned.n_sites, thinned.n_weights, thinned.dense_size = len(rows), self.n_weights, self.dense_size
-        thinned.mean = weights.mean = self.mean[rows]
-        thinned.slack = weights.slack
+        thinned._build(self._whitener, self.row_design.subset(rows), self.slack[rows], self.mean[rows])
         return thinned
 
     def marginals(self, posterior: Posterior) -> tuple[Array, Array]:
@@ -125,10 +108,9 @@ class Inducing(Latent):
     def pull_back(self, posteriors: Sequence[Posterior], take: Callable[[slice, Array], None]) -> tuple[Array, Array]:
         """d bound / d(Kuu, Kuf, kff_diag) at converged ``posteriors`` that share this prior, summed, in bounded memory.
 
-        That in Kuf goes to ``take(block of sites, part of M rows)``, block by block; those in Kuu and the diagonal of
-        Kff are returned; that in the mean is ``posterior.a``. The bound depends on all three only through the whitened
-        rows x = L^-1 k_u and the slack c = k_ff - |x|^2, since the whitened prior is N(0, I). With q(u) = N(m_u, V_u):
-        d/dx_i = a_i m_u - gamma_i V_u x_i + gamma_i x_i.
+        That in Kuf goes to ``take(block of sites, part of M rows)``, the others are returned; that in the mean is
+        ``posterior.a``. The bound hangs on the whitened rows x = L^-1 k_u and the slack c = k_ff - |x|^2 alone. With
+        q(u) = N(m_u, V_u): d/dx_i = a_i m_u - gamma_i V_u x_i + gamma_i x_i.
         """
         L, design = self.root, self.row_design
         require(L.shape[0] == L.shape[1], "gradients need inducing points whose Kuu has full rank",
@@ -180,3 +162,16 @@ class Inducing(Latent):
             unexplained = np.maximum(total[block] - np.einsum("ij,ij->i", rows, rows), 0.0)
             m[block], v[block] = q.at(DenseDesign(rows), unexplained * posterior.spread)
         return mean_at(mean, m.shape, "mean") + m, v
+
+
+def _unexplained(rows: DesignMatrix, kff_diag: Any) -> Array:
+    """What whitened rows leave of the prior variances of f."""
+    total = variances_at(kff_diag, (rows.shape[0],), "kff_diag")
+    explained, _ = rows.row_norms_squared(np.ones(rows.shape[1]))
+    excess = explained - total
+    if (excess > 1e-6 * np.maximum(total, 1e-300)).any():
+        i = int(excess.argmax())
+        raise InputError("the inducing points cannot explain more than the prior variance",
+                         f"kff_diag {total[i]:.6g} but k_u'Kuu^-1 k_u {explained[i]:.6g} at index {i}",
+                         "Check that Kuu, Kuf and kff_diag come from one kernel (White noise belongs to none of Kuf).")
+    return np.maximum(total - explained, 0.0)

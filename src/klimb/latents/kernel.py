@@ -76,10 +76,7 @@ class DenseFactor(Factor):
 
 
 class KernelFactor(DenseFactor):
-    """B = I + G^1/2 K G^1/2 for gamma >= 0: one dpotrf, one dtrtri (2/3 n^3 flops). [A] Eq. (18)-(19).
-
-    With ``single``, B and its inverse are in single precision: half the time, and four digits or so of variances.
-    """
+    """B = I + G^1/2 K G^1/2 for gamma >= 0, 2/3 n^3 flops; four digits or so if ``single``. [A] Eq. (18)-(19)."""
 
     def __init__(self, K: Array, gamma: Array, *, single: bool = False) -> None:
         self.gamma = gamma

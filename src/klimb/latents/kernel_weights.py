@@ -39,8 +39,7 @@ class CrossCovariances:
 class KernelWeights(WeightPosterior):
     """f at n sites with prior covariance K: its posterior mean, and (a, gamma).
 
-    Functionals are f at new inputs: ``L`` is k(X_new, X), ``rest`` the prior variances there, or for ``joint`` the
-    prior covariance k(X_new, X_new). The factor of K is made once, when it is first asked for. Without K, which a model
+    ``L`` is k(X_new, X), ``rest`` the prior variances there, for ``joint`` k(X_new, X_new). Without K, which a model
     can make again, ``L`` must be `CrossCovariances`.
     """
 
@@ -128,10 +127,7 @@ class KernelWeights(WeightPosterior):
 @register
 @dataclass(frozen=True, eq=False)
 class ChainWeights(WeightPosterior):
-    """f at n times under a sum of Matern kernels: all in time linear in n. ``L`` are new times, in any order.
-
-    The posterior chain is made once, when it is first asked for. ``rest`` is what f has there beside the chain.
-    """
+    """f at n times under a sum of Matern kernels: all in time linear in n. ``L`` are new times, in any order."""
 
     kind: ClassVar[str] = "chain"
     mean: Array

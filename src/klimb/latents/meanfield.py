@@ -18,8 +18,7 @@ from klimb.numerics.arrays import Array, Index
 class MeanFieldFactor(Factor):
     """V_w = diag(1 / (Lambda_jj + sum_i gamma_i x_ij^2)), Lambda = Sigma_w^-1.
 
-    The mean is moved with the full precision (``full``): the optimum over means does not depend on the shape of V_w in
-    the step, and a diagonal step there is slow. Only variances and the log-determinant are those of the diagonal q.
+    The mean moves with the ``full`` precision: its optimum is the same for any V_w, and diagonal steps are slow.
     """
 
     def __init__(self, full: Factor, squares: DesignMatrix, precision: Array, prior_logdet: float) -> None:

@@ -1,22 +1,34 @@
-"""Several latent values per datum: independent priors side by side, one for each output (say, each class)."""
+"""Several latent values per datum, one for each output (say, each class), and q of their weights.
+
+Priors of the outputs are independent, side by side; under q weights are independent as well, or correlated.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError
-from klimb.latents.base import Factor, Latent, Posterior
+from klimb.latents.base import Factor, Latent, Posterior, asked
 from klimb.latents.coordinates import Coordinates, Visit
 from klimb.latents.costs import Option, Shape, cheapest
-from klimb.latents.output_posteriors import Several
-from klimb.numerics.arrays import Array
+from klimb.latents.weights_posterior import DenseWeights, WeightPosterior, functionals, pooled_root, register, with_rest
+from klimb.numerics.arrays import Array, Index
 from klimb.numerics.lazy import scipy_linalg
+
+
+def concatenated(name: str) -> Any:
+    """That method of every part, answers one behind the other; arguments are split among the parts."""
+    def ask(self: Any, *given: Array) -> Array:
+        own = zip(*(np.split(one, len(self.parts)) for one in given), strict=True) if given else ((),) * len(self.parts)
+        return np.concatenate([getattr(part, name)(*some) for part, some in zip(self.parts, own, strict=True)])
+
+    return ask
 
 
 class OutputsFactor(Factor):
@@ -31,18 +43,13 @@ class OutputsFactor(Factor):
     def _split(self, b: Array) -> list[Array]:
         return np.split(b, len(self.parts))
 
-    def variances(self) -> Array:
-        return np.concatenate([part.variances() for part in self.parts])
+    variances = concatenated("variances")
+    variance_error = concatenated("variance_error")
+    smooth = concatenated("smooth")
 
     @property
     def exact(self) -> bool:
         return all(part.exact for part in self.parts)
-
-    def variance_error(self) -> Array:
-        return np.concatenate([part.variance_error() for part in self.parts])
-
-    def smooth(self, b: Array) -> Array:
-        return np.concatenate([part.smooth(x) for part, x in zip(self.parts, self._split(b), strict=True)])
 
     def solve(self, b: Array) -> tuple[Array, Array]:
         solved = [part.solve(x) for part, x in zip(self.parts, self._split(b), strict=True)]
@@ -110,8 +117,7 @@ class Outputs(Latent):
     def prior_variances(self) -> Array:
         return np.concatenate([part.prior_variances for part in self.parts])
 
-    def mvm(self, a: Array) -> Array:
-        return np.concatenate([part.mvm(x) for part, x in zip(self.parts, self._split(a), strict=True)])
+    mvm = concatenated("mvm")
 
     def _split(self, values: Array) -> list[Array]:
         return np.split(values, self.n_outputs)
@@ -224,3 +230,128 @@ class OutputsCoordinates(Coordinates):
         split = np.split(z, self._edges, axis=1)
         both = [part.report(one, slice(None)) for part, one in zip(self.parts, split, strict=True)]
         return np.hstack(both)[:, which]
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class Several(WeightPosterior):
+    """Independent posteriors side by side, one per output; functionals come output by output.
+
+    ``at`` and ``joint`` take a tuple of L (and of ``rest``), one per part, or one for all of them.
+    """
+
+    kind: ClassVar[str] = "several"
+    parts: tuple[WeightPosterior, ...]
+
+    @cached_property
+    def mean(self) -> Array:  # type: ignore[override]
+        return np.concatenate([part.mean for part in self.parts])
+
+    @cached_property
+    def _edges(self) -> Index:
+        return np.cumsum([part.size for part in self.parts])
+
+    sd = concatenated("sd")
+
+    def covariances(self, rows: Index, columns: Index) -> Array:
+        owner, other = (np.searchsorted(self._edges, index, side="right") for index in (rows, columns))
+        out = np.zeros(len(rows))
+        for number, part in enumerate(self.parts):
+            own = (owner == number) & (other == number)
+            begin = self._edges[number] - part.size
+            out[own] = part.covariances(rows[own] - begin, columns[own] - begin)
+        return out
+
+    def each(self, L: Any, rest: Any) -> Iterator[tuple[Any, Any, Any]]:
+        """The parts with their own L and rest."""
+        count = len(self.parts)
+        every = (one if isinstance(one, tuple) else (one,) * count for one in (L, rest))
+        return zip(self.parts, *every, strict=True)
+
+    def at(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
+        pairs = [part.at(one, own) for part, one, own in self.each(L, rest)]
+        return np.concatenate([m for m, _ in pairs]), np.concatenate([v for _, v in pairs])
+
+    def within(self, L: Any, rest: Any = 0.0) -> Array:
+        v = self.at(L, rest)[1].reshape(len(self.parts), -1).T
+        return np.asarray(v[:, :, None] * np.eye(len(self.parts)))
+
+    def joint(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
+        pairs = [part.joint(one, own) for part, one, own in self.each(L, rest)]
+        return np.concatenate([m for m, _ in pairs]), np.asarray(scipy_linalg.block_diag(*(V for _, V in pairs)))
+
+    def sample(self, n: int, rng: np.random.Generator) -> Array:
+        return np.hstack([part.sample(n, rng) for part in self.parts])
+
+    def without_prior(self) -> Several:
+        return Several(tuple(part.without_prior() for part in self.parts))
+
+    def push(self, L: Any, weights: Array) -> Array:
+        own = np.split(weights, self._edges[:-1], axis=1)
+        return np.hstack([part.push(one, w) for (part, one, _), w in zip(self.each(L, 0.0), own, strict=True)])
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class CoupledOutputs(WeightPosterior):
+    """N(mean, root root') over the weights of several outputs, output by output, which are not independent."""
+
+    kind: ClassVar[str] = "coupled"
+    couples: ClassVar[bool] = True
+    mean: Array
+    root: Array
+    n_outputs: int
+
+    @cached_property
+    def _each(self) -> Several:
+        """The marginals of the outputs."""
+        halves = (np.split(values, self.n_outputs) for values in (self.mean, self.root))
+        return Several(tuple(DenseWeights(*own) for own in zip(*halves, strict=True)))
+
+    @property
+    def parts(self) -> tuple[WeightPosterior, ...]:
+        return self._each.parts
+
+    @property
+    def _whole(self) -> DenseWeights:
+        return DenseWeights(self.mean, self.root)
+
+    covariances = asked("_whole", "covariances")
+    sample = asked("_whole", "sample")
+    at = asked("_each", "at")
+    push = asked("_each", "push")
+
+    def within(self, L: Any, rest: Any = 0.0) -> Array:
+        each, found = list(self._each.each(L, rest)), list[Array]()
+        for blocks in zip(*(functionals(rows, part.size).scaled_blocks(part.root) for part, rows, _ in each),
+                          strict=True):
+            rooted = np.array([block for _, block in blocks])
+            found.append(np.einsum("cij,dij->icd", rooted, rooted))
+        S = np.concatenate(found)
+        for c, (*_, own) in enumerate(each):
+            S[:, c, c] += own
+        return S
+
+    def joint(self, L: Any, rest: Any = 0.0) -> tuple[Array, Array]:
+        pairs = list(self._each.each(L, rest))
+        rows = [functionals(own, part.size).dense() @ part.root for part, own, _ in pairs]
+        blocks = [with_rest(np.zeros((len(own), len(own))), more) for own, (*_, more) in zip(rows, pairs, strict=True)]
+        whole = np.concatenate(rows)
+        return self.at(L)[0], np.asarray(whole @ whole.T + scipy_linalg.block_diag(*blocks))
+
+    @classmethod
+    def pooled(cls, parts: Sequence[Any], weights: Array) -> WeightPosterior | None:
+        return cls(*pooled_root([part.mean for part in parts], [part.root for part in parts], weights),
+                   parts[0].n_outputs)
+
+
+def independent_variances(S: Array) -> Array:
+    """Variances (n, C) of independent values whose differences vary as those of values with covariances ``S`` do.
+
+    By least squares over all pairs, v_c + v_d = Var(f_c - f_d), which is exact for two and three values: with r_c =
+    sum_d Var(f_c - f_d), the sum of all v is sum_c r_c / (2 (C - 1)), and (C - 2) v_c is r_c less that.
+    """
+    C, own = S.shape[1], np.diagonal(S, axis1=1, axis2=2)
+    r = C * own + own.sum(axis=1, keepdims=True) - 2.0 * S.sum(axis=2)
+    v = 0.5 * r if C == 2 else (r - r.sum(axis=1, keepdims=True) / (2.0 * (C - 1))) / (C - 2)
+    return np.asarray(np.maximum(v, 0.0))

@@ -30,8 +30,8 @@ from klimb.latents.coordinates import LARGEST_DENSE, Coordinates, WeightCoordina
 from klimb.latents.costs import Option, Shape, sparse_factor
 from klimb.latents.linear import LinearParts, side_by_side
 from klimb.latents.precision_weights import SparseWeights
-from klimb.linalg.analysis import SelectedFactor, analysed, lower_triangle
 from klimb.linalg.matrix import rows_by_length
+from klimb.linalg.sparse_cholesky import SelectedFactor, analysed, lower_triangle
 from klimb.numerics.arrays import Array, Index, Mask, as_float
 from klimb.numerics.dense import cholesky, log_det_from_cholesky, psd_square_root, row_blocks, triangular_inverse
 from klimb.numerics.lazy import scipy_linalg, scipy_sparse
@@ -215,11 +215,10 @@ class PrecisionFactor(Factor):
 
 
 def _bordered_inverse(S: Array, sizes: Array, dense: int, multipliers: int) -> tuple[Array, float]:
-    """S^-1 and log |det S|: the pinned nodes and the multipliers first, then the columns that all share.
+    """S^-1 and log |det S|: pinned nodes and multipliers first; ``sizes`` are those of the terms of the diagonal.
 
-    On the surface the posterior is proper where the first block has a negative eigenvalue for each multiplier and no
-    other, and what is left of the second is positive definite. ``sizes`` are those of the terms that the diagonal is a
-    difference of.
+    The posterior is proper where the first block has a negative eigenvalue for each multiplier and no other, and what
+    is left of the columns that all share is positive definite.
     """
     d, r = dense, len(S) - dense
     inverse, logdet, first = np.zeros_like(S), 0.0, np.zeros((r, r))

@@ -8,9 +8,9 @@ import numpy as np
 
 from klimb._stored import SKIPPED
 from klimb.latents.weights_posterior import WeightPosterior, register, with_rest
-from klimb.linalg.analysis import SelectedFactor, analysed, lower_triangle
 from klimb.linalg.matrix import rows_by_length
 from klimb.linalg.ordering import transposition
+from klimb.linalg.sparse_cholesky import SelectedFactor, analysed, lower_triangle
 from klimb.numerics.arrays import Array, Index
 from klimb.numerics.dense import psd_square_root, row_blocks
 from klimb.numerics.lazy import scipy_sparse

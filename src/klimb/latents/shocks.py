@@ -17,7 +17,7 @@ import numpy as np
 
 from klimb.latents.arrow import ArrowRows, ArrowWeights
 from klimb.latents.crossed_weights import CrossedWeights
-from klimb.latents.output_posteriors import CoupledOutputs
+from klimb.latents.outputs import CoupledOutputs
 from klimb.latents.weights_posterior import DenseWeights, WeightPosterior
 from klimb.numerics.arrays import Array, Index
 from klimb.numerics.dense import row_blocks
@@ -35,10 +35,7 @@ MOST_COLUMNS = 3  # coefficients of a level up to which it is integrated out by 
 
 
 def _seen(rows: Array, q: Posterior | KernelWeights) -> tuple[Array, Array]:
-    """Directions of the shocks that no site sees, and those that sites do, by sums over sites of gamma f^2.
-
-    Sites that say nothing change none of those that are seen.
-    """
+    """Directions of shocks that no site sees, and those that sites do, by sums over sites of gamma f^2."""
     shares, directions = np.linalg.eigh(rows.T @ (np.abs(q.gamma)[:, None] * rows))
     directions = directions * np.where((q.gamma + q.a) @ rows @ directions < 0.0, -1.0, 1.0)
     n = int(np.searchsorted(np.cumsum(np.maximum(shares, 0.0)), UNSEEN))

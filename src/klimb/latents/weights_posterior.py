@@ -226,14 +226,7 @@ def root_block_covariance(root: Array, k: int) -> Array:
 @register
 @dataclass(frozen=True, eq=False)
 class DenseWeights(WeightPosterior):
-    """N(mean, root root'), with a root of D x R, or of D numbers where it is diagonal.
-
-    >>> q = DenseWeights(np.array([1.0, 2.0]), np.array([[1.0, 0.0], [1.0, 2.0]]))
-    >>> q.at(np.array([[1.0, -1.0]]), 0.5)
-    (array([-1.]), array([4.5]))
-    >>> q.moments(slice(0, 2)).blocks(1)  # E[w_1^2] + E[w_2^2]
-    array([[11.]])
-    """
+    """N(mean, root root'), with a root of D x R, or of D numbers where it is diagonal."""
 
     kind: ClassVar[str] = "dense"
     mean: Array

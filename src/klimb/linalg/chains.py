@@ -44,14 +44,9 @@ def product_tn(A: Array, B: Array) -> Array:
     return np.asarray(np.einsum("jin,jkn->ikn", A, B))
 
 
-def product_nt(A: Array, B: Array) -> Array:
-    """A B'."""
-    return np.asarray(np.einsum("ijn,kjn->ikn", A, B))
-
-
 def congruence(A: Array, S: Array) -> Array:
     """A S A' for symmetric S, exactly symmetric."""
-    return symmetric(product_nt(product(A, S), A))
+    return symmetric(np.einsum("ijn,kjn->ikn", product(A, S), A))
 
 
 def congruence_t(A: Array, S: Array) -> Array:
@@ -70,10 +65,7 @@ def symmetric(S: Array) -> Array:
 
 
 def semidefinite_root(S: Array, *, definite: bool = False) -> Array:
-    """Lower triangular L with L L' = S for positive semi-definite S; a vanishing pivot leaves its column empty.
-
-    Where S has to be ``definite``, a `NotPositiveDefiniteError` if one of the batch is not.
-    """
+    """Lower L, L L' = S; a vanishing pivot leaves its column empty, or raises where S has to be ``definite``."""
     L = np.zeros_like(S)
     for j in range(S.shape[0]):
         pivot = S[j, j] - np.einsum("kn,kn->n", L[j, :j], L[j, :j])
@@ -92,14 +84,6 @@ def solve_lower(L: Array, B: Array) -> Array:
     for i in range(L.shape[0]):
         X[i] = (B[i] - np.einsum("kn,kjn->jn", L[i, :i], X[:i])) / L[i, i]
     return X
-
-
-class ChainStep(NamedTuple):
-    """Steps of a chain: transitions, noise, and information about the state before the step."""
-
-    A: Array
-    C: Array
-    J: Array
 
 
 class Absorbed(NamedTuple):
@@ -129,9 +113,8 @@ def seen_through(B: Array, covariance: Array) -> Array:
 def information(A: Array, C: Array, J: Array, end: Array) -> Array:
     """B_k = J_k + A_k' (B_{k+1}^-1 + C_k)^-1 A_k for k = n-1, ..., 0 with B_n = ``end``: all of B_0, ..., B_n.
 
-    Two neighbouring steps are one step of the same form, so half of the entries follow from a recursion of half the
-    length, and the others from those. All J must have the same sign; negative ones raise `NotPositiveDefiniteError`
-    where the chain would become improper.
+    Two neighbouring steps are one of the same form: half of the entries follow from a recursion of half the length. All
+    J have one sign; negative ones raise `NotPositiveDefiniteError` where the chain would become improper.
     """
     n = A.shape[2]
     out = np.empty((*A.shape[:2], n + 1))
@@ -141,11 +124,10 @@ def information(A: Array, C: Array, J: Array, end: Array) -> Array:
     left, right = slice(0, n - 1, 2), slice(1, n, 2)
     steps = slice(0, 1)
     if n > 1:
-        halved = _joined(A[..., left], C[..., left], J[..., left], A[..., right], C[..., right], J[..., right])
+        a, c, j = _joined(A[..., left], C[..., left], J[..., left], A[..., right], C[..., right], J[..., right])
         if n % 2:
-            halved = ChainStep(*(np.concatenate([a, b[..., -1:]], axis=2)
-                                 for a, b in zip(halved, (A, C, J), strict=True)))
-        out[..., : n + 1 : 2] = information(*halved, end)[..., : n // 2 + 1]
+            a, c, j = (np.concatenate([one, other[..., -1:]], axis=2) for one, other in ((a, A), (c, C), (j, J)))
+        out[..., : n + 1 : 2] = information(a, c, j, end)[..., : n // 2 + 1]
         steps = right
     following = out[..., slice(steps.start + 1, steps.stop + 1, steps.step)]
     within = absorb(semidefinite_root(C[..., steps]), following).covariance
@@ -153,13 +135,13 @@ def information(A: Array, C: Array, J: Array, end: Array) -> Array:
     return out
 
 
-def _joined(A1: Array, C1: Array, J1: Array, A2: Array, C2: Array, J2: Array) -> ChainStep:
-    """The first step, then the second, as one: the state between them is integrated out."""
+def _joined(A1: Array, C1: Array, J1: Array, A2: Array, C2: Array, J2: Array) -> tuple[Array, Array, Array]:
+    """The first step, then the second, as one (A, C, J): the state between them is integrated out."""
     within = absorb(semidefinite_root(C1), J2).covariance  # of the state between, given the one before
     pulled = product(J2, A1)
     moved = A1 - product(within, pulled)
     J = J1 + symmetric(product_tn(A1, pulled) - congruence_t(pulled, within))
-    return ChainStep(product(A2, moved), C2 + congruence(A2, within), J)
+    return product(A2, moved), C2 + congruence(A2, within), J
 
 
 def marginal_covariances(A: Array, C: Array) -> Array:
@@ -179,10 +161,7 @@ def marginal_covariances(A: Array, C: Array) -> Array:
 
 
 class Bidiagonal:
-    """D, unit diagonal with -A_k below it, for transitions (s, s, n): solves are recursions along the chain.
-
-    Bands, twice as large as the transitions, are made where long chains use them, `TIMES` states at a time.
-    """
+    """D, unit diagonal with -A_k below it, of transitions (s, s, n); bands of long chains are made in parts."""
 
     def __init__(self, transition: Array) -> None:
         self._A, self._blocks = transition, tuple(slices(transition.shape[2], TIMES))
@@ -299,29 +278,26 @@ class Conditioned:
 def condition(chain: Chain, gamma: Array) -> Conditioned:
     """The chain given sites exp(-gamma_k f_k^2 / 2), f the first entry of the state, all gamma of one sign.
 
-    Negative ones raise `NotPositiveDefiniteError` where the result is improper. Only with one sign does a pivot tell:
-    leaving out some of the later sites must not make what remains less proper.
+    With one sign alone a pivot tells: an improper result raises `NotPositiveDefiniteError`.
     """
     sites = np.zeros_like(chain.noise)
     sites[0, 0] = gamma
     B = information(chain.transition[..., 1:], chain.noise[..., 1:], sites[..., :-1], sites[..., -1])
-    found = absorb(chain.root, B)
-    transition = chain.transition - product(found.covariance, product(B, chain.transition))
-    after = Chain(transition, found.covariance, found.root.transpose(1, 0, 2))
-    return Conditioned(chain, after, B, float(found.log_det.sum()))
+    after, log_det = _given(chain, B)
+    return Conditioned(chain, after, B, float(log_det.sum()))
+
+
+def _given(steps: Chain, B: Array) -> tuple[Chain, Array]:
+    """Steps given information ``B`` about the states that they lead to, and the log determinant of each."""
+    found = absorb(steps.root, B)
+    transition = steps.transition - product(found.covariance, product(B, steps.transition))
+    return Chain(transition, found.covariance, found.root.transpose(1, 0, 2)), found.log_det
 
 
 def inserted(first: Chain, second: Chain, B: Array) -> tuple[Chain, Chain]:
     """A state between two others, the later of which has information ``B``: both steps given that information."""
-    last = absorb(second.root, B)
-    seen = congruence_t(second.transition, seen_through(B, last.covariance))
-    middle = absorb(first.root, seen)
-    return (
-        Chain(first.transition - product(middle.covariance, product(seen, first.transition)),
-              middle.covariance, middle.root.transpose(1, 0, 2)),
-        Chain(second.transition - product(last.covariance, product(B, second.transition)),
-              last.covariance, last.root.transpose(1, 0, 2)),
-    )
+    last, _ = _given(second, B)
+    return _given(first, congruence_t(second.transition, seen_through(B, last.noise)))[0], last
 
 
 def pushed(step: Chain, covariance: Array) -> Array:

@@ -141,10 +141,7 @@ def stack(parts: Sequence[Any]) -> Operator:
 
 
 def daubechies(moments: int) -> Array:
-    """The low-pass filter of Daubechies' orthonormal wavelet with so many vanishing moments, of twice that length.
-
-    By spectral factorisation: the half of the zeros of the symmetric product filter that lies inside the unit circle.
-    """
+    """Daubechies' orthonormal low-pass filter with so many vanishing moments, by spectral factorisation."""
     zeros: list[complex] = []
     for y in np.roots([comb(moments - 1 + k, k) for k in reversed(range(moments))]):
         pair = np.roots([1.0, 4.0 * y - 2.0, 1.0])  # y = (2 - z - 1/z) / 4
@@ -208,10 +205,7 @@ def _as_columns(images: Array, like: Array) -> Array:
 
 
 class PartialFourier(Operator):
-    """Chosen coefficients of the unitary discrete Fourier transform of a real image: real parts, then imaginary parts.
-
-    Computed by transforms of real data: a coefficient in the half that is not stored is the conjugate of its mirror.
-    """
+    """Chosen unitary Fourier coefficients of a real image, real parts first; the half not stored is conjugate."""
 
     def __init__(self, mask: Mask) -> None:
         self.grid = tuple(mask.shape)
@@ -305,8 +299,7 @@ class Convolution(Operator):
 class Wavelet(Operator):
     """An orthonormal periodic wavelet transform along every axis, ``levels`` times on the coarse part.
 
-    ``low`` is the low-pass filter of even length; coefficients are ordered as in the usual picture of nested corners
-    (coarse in the first corner), flattened. Sparse products are some five times faster here than strided arithmetic.
+    ``low`` is the low-pass filter of even length; coefficients stand as in nested corners, coarse first, flattened.
     """
 
     def __init__(self, low: Array, grid: Shape, levels: int) -> None:
@@ -373,8 +366,7 @@ class Wavelet(Operator):
 def _along_axes(low: Array, grid: Shape) -> list[Any]:
     """Sparse matrices that split an image into low and high halves along each axis in turn: sum_k filter_k x_(2n + k).
 
-    The one of an axis acts on the image reshaped to (entries up to this axis, entries after it), so that it is small
-    for the first axis and goes through contiguous memory for all.
+    The one of an axis acts on the image reshaped to (entries up to this axis, entries after it): contiguous memory.
     """
     high = low[::-1] * (-1.0) ** np.arange(len(low))
     steps = []

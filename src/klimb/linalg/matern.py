@@ -4,7 +4,7 @@ With s = nu + 1/2, f and its first s - 1 derivatives (the j-th divided by rate^j
 process dz = F z dx + e_s dw in the unitless time x = rate * t. All eigenvalues of F are -1.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import comb, factorial, log, sqrt
@@ -89,15 +89,15 @@ class ChainPart(NamedTuple):
     variance: float
     rate: float
     size: int
+    own: slice = slice(0)  # of the state
 
 
 @dataclass(frozen=True, eq=False)
 class MaternSum:
-    """How the states of the kernels make one state, whose first entry is f = f_1 + f_2 + ...
+    """How the states of the kernels make one state, mix @ (z_1, z_2, ...), whose first entry is f = f_1 + f_2 + ...
 
-    The state is mix @ (z_1, z_2, ...). With f itself as a coordinate, and first in every triangular factor, sites that
-    know f far better than its parts cost no digits. The roughest kernel gives its own place to f: over short steps most
-    of the noise is its.
+    With f first in every triangular factor, sites that know f far better than its parts cost no digits. The roughest
+    kernel, of which most noise is over short steps, gives its own place to f.
     """
 
     parts: tuple[ChainPart, ...]
@@ -111,6 +111,7 @@ class MaternSum:
                  for place, (sigma2, scale, nu) in enumerate(zip(variance, lengthscale, smoothness, strict=True))]
         parts.sort(key=lambda one: (one.size, -log(one.variance) - (2 * one.size - 1) * log(one.rate)))
         starts = np.cumsum([0] + [one.size for one in parts])
+        parts = [one._replace(own=slice(start, start + one.size)) for one, start in zip(parts, starts, strict=False)]
         mix, unmix = np.eye(starts[-1]), np.eye(starts[-1])
         mix[0, starts[1:-1]], unmix[0, starts[1:-1]] = 1.0, -1.0
         return cls(tuple(parts), mix, unmix)
@@ -140,15 +141,12 @@ class MaternSum:
                      np.concatenate([first.noise, rest.noise], axis=2), np.concatenate([first.root, rest.root], axis=2))
 
     def pulled_back(self, gaps: Array, d_noise: Array, d_transition: Array) -> Array:
-        """Gradients in (log variance, log lengthscale), one row per kernel as given, from those in the chain.
-
-        ``d_noise`` is the gradient in the noise of every state, ``d_transition`` that in all transitions but the first.
-        """
+        """Gradients in (log variance, log lengthscale), a row per kernel, by those in noises and later transitions."""
         out = np.empty((len(self.parts), 2))
-        noises = self._split(np.einsum("ji,jkn,kl->iln", self.mix, d_noise, self.mix))
-        transitions = self._split(np.einsum("ji,jkn,lk->iln", self.mix, d_transition, self.unmix))
-        for one, g_noise, g_transition in zip(self.parts, noises, transitions, strict=True):
-            x = _unitless(one, gaps)
+        noises = np.einsum("ji,jkn,kl->iln", self.mix, d_noise, self.mix)
+        transitions = np.einsum("ji,jkn,lk->iln", self.mix, d_transition, self.unmix)
+        for one in self.parts:
+            x, g_noise, g_transition = _unitless(one, gaps), noises[one.own, one.own], transitions[one.own, one.own]
             dA, dC = derivatives(one.size, x)
             scale = np.vdot(g_noise[..., 0], stationary(one.size))
             scale += np.vdot(g_noise[..., 1:], noise(one.size, x))
@@ -168,18 +166,9 @@ class MaternSum:
 
     def _joined(self, blocks: list[Array]) -> Array:
         out = np.zeros((self.states, self.states, blocks[0].shape[2]))
-        for own, block in zip(self._slices(), blocks, strict=True):
-            out[own, own] = block
+        for one, block in zip(self.parts, blocks, strict=True):
+            out[one.own, one.own] = block
         return out
-
-    def _split(self, whole: Array) -> list[Array]:
-        return [whole[own, own] for own in self._slices()]
-
-    def _slices(self) -> Iterator[slice]:
-        begin = 0
-        for one in self.parts:
-            yield slice(begin, begin + one.size)
-            begin += one.size
 
 
 def _unitless(one: ChainPart, gaps: Array) -> Array:

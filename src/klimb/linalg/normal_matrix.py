@@ -95,7 +95,7 @@ class NormalMatrix:
 
 
 class Preconditioner(ABC):
-    """M = F F', positive definite."""
+    """M, positive definite."""
 
     log_det: float  # log det(M)
 
@@ -103,15 +103,15 @@ class Preconditioner(ABC):
     def solve(self, R: Array) -> Array:
         """M^-1 R for a vector (D,) or for the columns of a matrix (D, k)."""
 
+
+class SurrogateMatrix(Preconditioner):
+    """M = F F' that knows its own variances: where estimates of variances begin."""
+
+    diagonal: Array  # of M, or of the part of it that is not low rank
+
     @abstractmethod
     def factor_times(self, noise: Array) -> Array:
         """F noise: for noise of unit covariance, draws with covariance M."""
-
-
-class SurrogateMatrix(Preconditioner):
-    """A preconditioner that knows its own variances: where estimates of variances begin."""
-
-    diagonal: Array  # of M, or of the part of it that is not low rank
 
     @abstractmethod
     def known_variances(self, B: Operator) -> Array | None:

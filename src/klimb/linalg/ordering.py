@@ -40,10 +40,7 @@ def transposition(pattern: Any) -> Integers:
 
 
 def dissect(graph: Any, coordinates: Array, *, rotate: bool = False) -> Dissection:
-    """Fronts of a symmetric graph (CSR or CSC, the diagonal is ignored) with coordinates of shape (n, d).
-
-    With ``rotate`` the coordinates' axes mean nothing and each part has principal axes of its own.
-    """
+    """Fronts of a symmetric graph with coordinates (n, d); ``rotate``: each part has principal axes of its own."""
     size = graph.shape[0]
     points = np.ascontiguousarray(coordinates.T)
     head = np.repeat(np.arange(size), np.diff(graph.indptr))
@@ -92,10 +89,7 @@ class _Parts:
         return np.asarray(np.add.reduceat(values, self.starts, axis=-1))
 
     def halves(self, rotate: bool) -> tuple[Integers, Mask]:
-        """An order of the nodes that has the lower half of each part first, and which of them are in the upper half.
-
-        Halves are taken along the direction that leaves the smallest border for the balance that it has at the mean.
-        """
+        """An order with the lower half of each part first, and who is upper: across the direction of least border."""
         directions = self._directions(rotate)
         best, key = np.full(len(self.sizes), np.inf), directions[0]
         for projected in directions if len(directions) > 1 else []:
@@ -182,10 +176,9 @@ def invented_coordinates(graph: Any) -> Array:
 
 
 def _without_hubs(graph: Any) -> Any:
-    """The graph without the edges of nodes that have many: short cuts, where distances should be like those in space.
+    """The graph without edges of nodes with many, but for one to their neighbour of lowest degree: they are short cuts.
 
-    The long edges along the hull of a triangulation are an example. A hub keeps the edge to its neighbour of lowest
-    degree.
+    The long edges along the hull of a triangulation are an example.
     """
     size, degree = graph.shape[0], np.diff(graph.indptr)
     head, tail = np.repeat(np.arange(size), degree), graph.indices

@@ -1,24 +1,31 @@
-"""Sparse Cholesky factorisation with selected inverse: a pattern is analysed once, then values are factorised.
+"""Cholesky of sparse matrices with selected inverse: a pattern is analysed once, then values are factorised.
 
-Before the fronts (`klimb.linalg.front_factor`), sets of nodes that are not coupled to each other are eliminated at
+Before the fronts (`klimb.linalg.fronts`), sets of nodes that are not coupled to each other are eliminated at
 once: leaves, levels of a group, half of a chain. With the set first, M = [[D, C], [C', A]] and D is diagonal: L11 =
 D^1/2, L21' = D^-1/2 C, and A - L21 L21' is what is left to factorise. For the inverse, with Z22 that of what is left,
 Z12 = -D^-1 C Z22 and diag Z11 = 1/D - rowsums(D^-1 C * Z12). Products over pairs of neighbours are listed once, where
 they are few; otherwise they are products of sparse matrices, and what is left is dense.
+
+A narrow band has no fronts. In blocks of as many rows as there are bands below the diagonal its factor L is block
+bidiagonal, and the inverse of L L' follows a Gauss-Markov chain from the last block to the first,
+
+    Z_k = L_kk^-T L_kk^-1 + W_k Z_{k+1} W_k',        Z_{k,k+1} = W_k Z_{k+1},        W_k = -L_kk^-T L_{k+1,k}',
+
+so that all its blocks come from the scan that marginal covariances of chains come from, in sums of positive terms.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from klimb.errors import NotPositiveDefiniteError
-from klimb.linalg.front_factor import FrontFactor
-from klimb.linalg.fronts import FrontTree
+from klimb.linalg.chains import marginal_covariances, product, product_tn, solve_band, solve_lower, symmetric
+from klimb.linalg.fronts import FrontFactor, FrontTree
 from klimb.linalg.ordering import Integers, transposition
-from klimb.numerics.arrays import Array, Mask
-from klimb.numerics.lazy import scipy_sparse
+from klimb.numerics.arrays import Array, Index, Mask
+from klimb.numerics.lazy import csgraph, lapack, scipy_sparse
 
 FEW = 3  # neighbours up to which elimination does not add entries: d (d - 1) new ones for 2 d + 1
 SMALL = 1000  # fewer nodes are not worth a set of their own
@@ -28,6 +35,7 @@ PAIRS = 4_000_000  # products of neighbours that are listed
 BLOCK = 4_000_000  # entries of Z12 that are held at once
 LOST = 16.0 * np.finfo(float).eps  # a pivot below this share of its diagonal entry has no digit left
 DENSE = 10.0  # a row with more than this many times sqrt(n) entries is eliminated last
+WIDEST = 6  # bands below the diagonal up to which this is faster than fronts
 
 
 def independent_set(pattern: Any, last: Mask) -> "IndependentSet | None":
@@ -189,13 +197,8 @@ class EliminatedSet:
 class SymbolicCholesky:
     """The analysis of a symmetric pattern: order of elimination, tree of fronts, places of the entries.
 
-    Parameters
-    ----------
-    pattern
-        Square ``csc_array`` or ``csc_matrix`` with both triangles, every diagonal entry stored, sorted indices and no
-        duplicates. Its values are not looked at.
-    coordinates
-        Positions of the nodes, shape (n, d), where there are any: separators are then found in space, not in the graph.
+    ``pattern`` is CSC with both triangles, its whole diagonal, sorted and without duplicates. Separators are found in
+    space where there are ``coordinates`` (n, d) of the nodes, else in the graph.
     """
 
     def __init__(self, pattern: Any, coordinates: Array | None = None) -> None:
@@ -269,3 +272,109 @@ class SparseCholesky:
         for part in reversed(self._parts):
             values = part.inverse_entries(values)
         return values
+
+
+def lower_triangle(pattern: Any) -> Index:
+    """The places of a CSC pattern's entries on and below the diagonal."""
+    return np.flatnonzero(pattern.indices >= np.repeat(np.arange(pattern.shape[1]), np.diff(pattern.indptr)))
+
+
+def band_order(pattern: Any) -> Index | None:
+    """An order of the nodes in which the pattern is a narrow band; None where there is none."""
+    n = pattern.shape[0]
+    columns = np.repeat(np.arange(n), np.diff(pattern.indptr))
+    if np.abs(pattern.indices - columns).max(initial=0) <= WIDEST:
+        return np.arange(n)
+    if pattern.nnz > (2 * WIDEST + 1) * n:
+        return None
+    order = np.asarray(csgraph.reverse_cuthill_mckee(pattern.tocsr(), symmetric_mode=True), dtype=np.intp)
+    place = np.empty(n, dtype=np.intp)
+    place[order] = np.arange(n)
+    return order if np.abs(place[pattern.indices] - place[columns]).max(initial=0) <= WIDEST else None
+
+
+class BandPlan:
+    """Where the entries of a pattern stand in LAPACK's lower band, and in the blocks of the inverse."""
+
+    def __init__(self, pattern: Any, order: Index) -> None:
+        n = pattern.shape[0]
+        place = np.empty(n, dtype=np.intp)
+        place[order] = np.arange(n)
+        row, column = place[pattern.indices], place[np.repeat(np.arange(n), np.diff(pattern.indptr))]
+        self.size, self.order = n, order
+        self.below = int(np.abs(row - column).max(initial=0))
+        self.lower = np.flatnonzero(row >= column)
+        self.at = (row[self.lower] - column[self.lower], column[self.lower])
+        self.block = max(self.below, 1)
+        self.count = -(-n // self.block)
+        first, second = np.minimum(row, column), np.maximum(row, column)
+        self.first, self.second = divmod(first, self.block), divmod(second, self.block)
+
+    def factor(self, values: Array) -> "BandFactor":
+        """The factor for entries in the order of the pattern."""
+        band = np.zeros((self.below + 1, self.size), order="F")
+        band[self.at] = values[self.lower]
+        factor, info = lapack.dpbtrf(band, lower=1, overwrite_ab=1)
+        if info != 0 or not np.isfinite(factor[0]).all():
+            raise NotPositiveDefiniteError(f"the leading minor of order {info} is not positive")
+        return BandFactor(self, np.asarray(factor))
+
+
+class BandFactor:
+    """L of a band matrix; the same face as that of a sparse factor."""
+
+    def __init__(self, plan: BandPlan, band: Array) -> None:
+        self.plan, self.band = plan, band
+        self.logdet = 2.0 * float(np.log(band[0]).sum())
+
+    def _ordered(self, b: Array) -> Array:
+        return np.asfortranarray(b[self.plan.order].reshape(self.plan.size, -1))
+
+    def _back(self, x: Array, shape: tuple[int, ...]) -> Array:
+        out = np.empty((self.plan.size, x.shape[1]))
+        out[self.plan.order] = x
+        return out.reshape(shape)
+
+    def solve(self, b: Array) -> Array:
+        x, _ = lapack.dpbtrs(self.band, self._ordered(b), lower=1, overwrite_b=1)
+        return self._back(x, b.shape)
+
+    def half_solve(self, b: Array) -> Array:
+        return solve_band(self.band, self._ordered(b), transpose=False).reshape(b.shape)
+
+    def root_solve(self, z: Array) -> Array:
+        return self._back(solve_band(self.band, z.reshape(self.plan.size, -1), transpose=True), z.shape)
+
+    @cached_property
+    def inverse_entries(self) -> Array:
+        plan = self.plan
+        s, count = plan.block, plan.count
+        band = np.zeros((plan.below + 1, s * count))
+        band[:, : plan.size] = self.band
+        band[0, plan.size :] = 1.0  # of no consequence: nothing is coupled to what fills the last block up
+        diagonal, next_ = np.zeros((s, s, count)), np.zeros((s, s, count))
+        for j in range(s):
+            column = band[:, j::s]
+            for i in range(j, min(j + plan.below + 1, s)):
+                diagonal[i, j] = column[i - j]
+            for i in range(j + 1):  # row i of the next block
+                if s + i - j <= plan.below:
+                    next_[i, j] = column[s + i - j]
+        inverse = solve_lower(diagonal, np.broadcast_to(np.eye(s)[:, :, None], diagonal.shape))
+        W = -product_tn(inverse, next_.transpose(1, 0, 2))
+        noise = symmetric(product_tn(inverse, inverse))
+        Z = marginal_covariances(W[..., ::-1], noise[..., ::-1])[..., ::-1]
+        cross = np.zeros_like(Z)
+        cross[..., :-1] = product(W[..., :-1], Z[..., 1:])
+        (block, i), (other, j) = plan.first, plan.second
+        return np.asarray(np.where(block == other, Z[i, j, block], cross[i, j, block]))
+
+
+SelectedFactor: TypeAlias = BandFactor | SparseCholesky
+Analysis: TypeAlias = BandPlan | SymbolicCholesky
+
+
+def analysed(pattern: Any, coordinates: Array | None = None) -> Analysis:
+    """The cheapest way to factorise matrices of a pattern (CSC, both triangles, its whole diagonal, sorted)."""
+    order = band_order(pattern)
+    return SymbolicCholesky(pattern, coordinates) if order is None else BandPlan(pattern, order)

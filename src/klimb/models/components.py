@@ -12,7 +12,7 @@ from scipy.special import ndtr, ndtri
 from klimb._stored import stored
 from klimb.errors import require
 from klimb.latents.arrow import third_moments
-from klimb.latents.output_posteriors import independent_variances
+from klimb.latents.outputs import independent_variances
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.models.densities import Densities
 from klimb.numerics.arrays import Array, Index

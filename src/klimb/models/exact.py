@@ -18,7 +18,7 @@ from scipy.special import ndtr
 from klimb.errors import InputError, require
 from klimb.infer.result import Status
 from klimb.latents.arrow import DrawnWeights
-from klimb.latents.output_posteriors import Several
+from klimb.latents.outputs import Several
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.models.components import SCORES, Components
 from klimb.models.joint import named_draws

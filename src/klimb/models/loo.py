@@ -17,7 +17,7 @@ from klimb._stored import SKIPPED, stored
 from klimb.errors import InputError
 from klimb.infer.problem import Problem
 from klimb.latents.base import Posterior
-from klimb.latents.output_posteriors import independent_variances
+from klimb.latents.outputs import independent_variances
 from klimb.likelihoods import Observed
 from klimb.models.averages import log_predictive, place_of
 from klimb.models.components import Components

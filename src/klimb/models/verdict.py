@@ -221,8 +221,9 @@ def _unbounded(fit: Fit) -> Verdict | None:
     points, weights = fit.components.marginal_points
     for block in fit.model.theta.blocks if fit.components.integrated else ():
         at = fit.model.theta.slice_of(block)
-        flat = (block.log_prior(block.lower)[1] == 0.0) & (block.log_prior(block.upper)[1] == 0.0)
-        mass = weights @ ((points[:, at] < block.lower + AT_LIMIT) | (points[:, at] > block.upper - AT_LIMIT))
+        _, lower, upper = block.search()
+        flat = (block.log_prior(lower)[1] == 0.0) & (block.log_prior(upper)[1] == 0.0)
+        mass = weights @ ((points[:, at] < lower + AT_LIMIT) | (points[:, at] > upper - AT_LIMIT))
         for j in np.flatnonzero(flat & (mass > MASS_AT_LIMIT)):
             return Verdict("doubt", float(mass[j]), "share of the posterior at the limits of a hyperparameter",
                            f"The data do not bound {block.names[j]}, whose prior is flat, so its posterior depends "

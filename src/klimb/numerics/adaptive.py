@@ -47,8 +47,8 @@ _GAUSS = np.array([
 def _full_rule() -> tuple[Array, Array, Array, Array]:
     """Nodes, Kronrod and Gauss weights of the pair on [-1, 1] with both ends added, and the rows that test the ends.
 
-    A kink between an end and the outermost node is invisible to the rule. The ends have no weight; a test row gives the
-    difference between the value at an end and what the 21 inner values extrapolate to.
+    A kink beyond the outermost node is invisible to the rule: a test row has the value at an end less what the others
+    extrapolate to.
     """
     inner = np.concatenate([-_NODES, [0.0], _NODES[::-1]])
     nodes = np.concatenate([[-1.0], inner, [1.0]])
@@ -99,12 +99,12 @@ def graded_panels(breaks: Array, keep: Mask | None = None) -> Panels:
 
 
 def integrate(integrand: Integrand, panels: Panels, count: int, functions: int, *, tolerance: float | Array = 1e-14,
-              floor: float | Array = 0.0, max_rounds: int = 64) -> Integrals:
+              floor: float | Array = 0.0) -> Integrals:
     """The integrals of ``functions`` functions over the panels of each of ``count`` owners.
 
-    A panel closes when the estimated error of each function is below ``tolerance`` (scalar, or one per integral) times
-    the integral of its absolute value over all panels of that owner. Rounding noise can make that impossible; the
-    number of panels per integral is therefore bounded, and ``closed`` tells which integrals ran into the bound.
+    A panel closes when the error of each function is below ``tolerance`` (scalar, or one per integral) times the
+    integral of its absolute value. Rounding may forbid that: ``closed`` tells which integrals ran into the bound on
+    panels.
     """
     tolerances = np.broadcast_to(np.asarray(tolerance, dtype=np.float64), (count,))
     floors = np.broadcast_to(np.asarray(floor, dtype=np.float64), (functions, count))
@@ -112,9 +112,7 @@ def integrate(integrand: Integrand, panels: Panels, count: int, functions: int, 
     spent = np.zeros(count, dtype=np.intp)
     closed = np.ones(count, dtype=bool)
     owner, left, right = panels.owner, panels.left, panels.right
-    for _ in range(max_rounds):
-        if owner.size == 0:
-            break
+    while owner.size:
         found = _evaluate(integrand, owner, left, right, functions)
         open_sums = _sum_by_owner(found, owner, count)
         spent += np.bincount(owner, minlength=count)
@@ -131,9 +129,6 @@ def integrate(integrand: Integrand, panels: Panels, count: int, functions: int, 
         owner = np.repeat(owner[split], 2)
         left = np.column_stack([left[split], middle[split]]).ravel()
         right = np.column_stack([middle[split], right[split]]).ravel()
-    if owner.size:
-        done += _sum_by_owner(_evaluate(integrand, owner, left, right, functions), owner, count)
-        closed[owner] = False
     return Integrals(done[0], done[2], closed)
 
 
@@ -172,9 +167,8 @@ _TRAPEZOID_NODES = 24  # on each side at the first step: 9.6 standard deviations
 def bounded_average(function: Integrand, m: Array, v: Array) -> Array:
     """E function(f) under N(m, v) for one analytic function bounded by 1, n, to 1e-12.
 
-    The trapezoidal rule is tried first: its error at least squares when the step is halved, so that two levels which
-    agree to 1e-7 certify the finer one. That error oscillates with m and may vanish by chance, but then not for z times
-    the function, so that both must agree. `gaussian_average` does the rest.
+    The trapezoidal rule's error squares when the step is halved: two levels that agree to 1e-7, for z times the
+    function too (errors may vanish by chance), certify the finer one. `gaussian_average` does the rest.
     """
     s = np.sqrt(v)
     out = np.empty_like(m)
@@ -209,10 +203,7 @@ _AROUND_PEAK = np.array([-8.0, -3.0, 0.0, 3.0, 8.0])  # in its standard deviatio
 
 def gaussian_average(function: Integrand, m: Array, v: Array, functions: int, *, tolerance: float = 1e-14,
                      floor: float | Array = 0.0, peak: tuple[Array, Array] | None = None) -> Array:
-    """E function(f) under N(m, v), K x n; ``function(rows, f)`` as for `integrate`.
-
-    ``peak`` says where a function has a narrow one, and how wide it is: panels that begin around it cannot miss it.
-    """
+    """E function(f) under N(m, v), K x n; panels begin around a narrow ``peak``, (places, widths), if there is one."""
     s = np.sqrt(v)
     floors = np.broadcast_to(np.asarray(floor, dtype=np.float64), (functions, m.size))
     out = np.empty((functions, m.size))

@@ -49,10 +49,7 @@ def pieces(values: Any, size: int) -> Iterator[Any]:
 
 
 def finite_sum(array: Array) -> bool:
-    """Whether the sum is finite. If so, all entries are; if not, one may not be, or it is the sum that overflows.
-
-    One pass without a temporary. Infinities of both signs and large numbers are no reason for a warning.
-    """
+    """Whether the sum is finite, in one pass: then all entries are; if not, one is not, or the sum overflows."""
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(array.sum()))
 

@@ -24,10 +24,7 @@ def _routine(name: str) -> Any:
 
 
 def _call(name: str, *arguments: Any) -> None:
-    """Everything by reference; an array, all of which are of one precision, is its address and leading dimension.
-
-    Whole numbers have 64 bits, of which routines that expect 32 read the lower ones.
-    """
+    """Everything by reference, arrays with their leading dimension; 32-bit routines read the low words of integers."""
     size = next(one.itemsize for one in arguments if isinstance(one, np.ndarray))
     letter, real = ("s", ctypes.c_float) if size == 4 else ("d", ctypes.c_double)
     kinds: dict[type, Any] = {bytes: ctypes.c_char, int: ctypes.c_int64, float: real}

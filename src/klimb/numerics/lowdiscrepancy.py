@@ -44,10 +44,7 @@ def normal_draws(n: int, dim: int, *, seed: int = 0, symmetric: bool = True) -> 
 
 
 def matched_draws(n: int, dim: int, *, seed: int = 0) -> Array:
-    """Symmetric `normal_draws` whose second moments are exactly those of N(0, I), where n is large enough for that.
-
-    Averages of quadratic functions are then exact, and those of functions that are nearly quadratic nearly so.
-    """
+    """Symmetric `normal_draws` with exactly the second moments of N(0, I), where n is large enough for that."""
     n += n % 2
     z = normal_draws(n, dim, seed=seed)
     if dim == 0:

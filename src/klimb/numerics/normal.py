@@ -98,11 +98,10 @@ def probit_moments(m: Array, v: Array) -> Triple:
 
 
 def log_interval_derivatives(a: Array, b: Array) -> Triple:
-    """g = log[Phi(b) - Phi(a)], a < b finite, with its derivatives under a common shift f: a - f, b - f.
+    """g = log[Phi(b) - Phi(a)], a < b finite, and dg/df, -d2g/df2 at f = 0 for a - f, b - f, each to relative accuracy.
 
-    Returns g, dg/df and -d2g/df2 at f = 0, each with relative accuracy: in the tails and for narrow intervals by
-    quadrature over the interval, scaled by the density at its nearer end, or as a half-line where the farther end can
-    not be seen; for wide ones by the complements.
+    In tails and narrow intervals by quadrature scaled by the density at the nearer end, or as a half-line where the
+    farther end cannot be seen; for wide ones by the complements.
     """
     a, b = np.broadcast_arrays(a, b)
     # Reflect so that the interval lies to the right of zero or contains it.

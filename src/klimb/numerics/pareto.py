@@ -27,10 +27,9 @@ SPREAD_GRID = 3.0  # how far Zhang and Stephens' grid of the scale reaches
 
 @dataclass(frozen=True, eq=False)
 class SmoothedWeights:
-    """Log weights that sum to one (in ``normalised``), after their tail was smoothed.
+    """Log weights after their tail was smoothed; ``normalised`` sum to one.
 
-    ``khat`` is the shape of the tail: infinite where the weights have no usable tail, minus infinity where all are
-    equal. ``log_mean`` is the log of the average of the unnormalised weights and ``log_mean_error`` its standard error.
+    ``khat`` is the shape of the tail: infinite without a usable one, minus infinity where all weights are equal.
     """
 
     log_weights: Array  # smoothed, on the scale of the input
@@ -63,10 +62,9 @@ class SmoothedWeights:
 
 
 def fit_generalised_pareto(excess: Array) -> tuple[float, float]:
-    """Shape k and scale sigma of a generalised Pareto distribution for sorted positive ``excess``.
+    """Shape k and scale sigma for sorted positive ``excess``: density (1 + k x / sigma)^(-1/k - 1) / sigma.
 
     Zhang and Stephens' estimator: the posterior mean of theta = -k / sigma under a data-driven prior, on a grid.
-    Density: (1 + k x / sigma)^(-1/k - 1) / sigma. ``excess`` must be in rising order.
     """
     n = len(excess)
     m = 30 + int(np.sqrt(n))
@@ -127,8 +125,7 @@ def smooth_log_weights(log_weights: Array, *, tail_share: float = 1.0) -> Smooth
 def smooth_deeper(log_weights: Array) -> SmoothedWeights:
     """The same; where the tail seems heavy, once more with a quarter of it, and the lighter of the two counts.
 
-    A tail index is a statement about the far tail. In few dimensions many nearly equal weights may lie just above the
-    threshold with few larger ones beyond, which looks like an enormous k and is gone further out.
+    In few dimensions many nearly equal weights may lie just above the threshold, which looks like an enormous k there.
     """
     first = smooth_log_weights(log_weights)
     if not first.khat > RELIABLE or first.n_tail < DEEP_ENOUGH:
@@ -179,8 +176,7 @@ def normal_scores(draws: Array) -> Array:
 def effective(draws: Array) -> Array:
     """Effective number of draws for the mean of each quantity, by Geyer's initial monotone sequence.
 
-    With rho_t the autocorrelations over all chains, tau = -1 + 2 sum_k P_k of the pairs P_k = rho_2k + rho_2k+1, as
-    long as these are positive, each no larger than the one before.
+    tau = -1 + 2 sum_k P_k of pairs rho_2k + rho_2k+1 of autocorrelations, while positive, none larger than the last.
     """
     chains, n, _ = draws.shape
     power = np.abs(np.fft.rfft(draws - draws.mean(axis=1, keepdims=True), 2 * n, axis=1)) ** 2

@@ -31,10 +31,7 @@ def _student_draws(n: int, d: int, seed: int) -> tuple[Array, Array]:
 
 
 def split_normal(z: Array, widths: Array) -> Array:
-    """Standard normal draws as those of axes with one width to the left and another to the right, (d, 2).
-
-    An axis with the widths (a, b) has the mass a / (a + b) on its left.
-    """
+    """Standard normal draws as those of axes with widths (a, b) to the left and right: a / (a + b) of them lie left."""
     a, b = widths[:, 0], widths[:, 1]
     p, share = ndtr(z), a / (a + b)
     left = a * ndtri(np.clip(0.5 * p / share, 1e-14, 0.5))
@@ -85,10 +82,7 @@ class StudentMixture:
 
 
 def fit_students(theta: Array, weights: Array, count: int, floor: Array) -> StudentMixture:
-    """Up to ``count`` t's for weighted points, by EM; ``floor`` (d, d) keeps covariances from collapsing.
-
-    Begins with parts of the points along their longest direction, so that there is nothing random in it.
-    """
+    """Up to ``count`` t's for weighted points, by EM from fixed parts; ``floor`` (d, d) keeps covariances off zero."""
     n, d = theta.shape
     w = weights / weights.sum()
     centre = w @ theta

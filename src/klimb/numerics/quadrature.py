@@ -4,14 +4,12 @@ Four rules, chosen per datum by s = sqrt(v) against the distance to the nearest 
 
 - Gauss-Hermite with a few nodes, where h is a polynomial for all the Gaussian can see;
 - the trapezoid rule in z = (f - m)/s, which converges exponentially while the singularity is not nearer than about s;
-- a table of h on fixed nodes in f, where the Gaussian is wide and the integrands are those of all data;
+- a table of h on fixed nodes in f, on panels that grow with the distance from the features of h, where the Gaussian is
+  as wide as these and near them, and the integrands are those of all data: one exponential per node and datum;
 - Gauss-Legendre panels that walk outwards from the centre of h, each as long as the nearest of the singularity, the
   Gaussian and the site's own tail allows, between limits outside of which nothing is left.
 
 Layout: nodes along axis 0, data along axis 1, in chunks that stay in cache.
-
-A table serves every datum whose Gaussian is at least as wide as the features of h and not far from them, so that panels
-that grow in proportion to the distance from the features resolve both. It costs one exponential per node and datum.
 """
 
 from collections.abc import Callable, Sequence

@@ -301,10 +301,9 @@ def _frames(m: Array, v: Array, rule: SoftmaxRule) -> tuple[Array, Array, Array,
 
 def _raise(x: Array, level: float, m: Array, v: Array, log_v: Array, steps: int, known: Array | None = None
            ) -> tuple[Array, Array]:
-    """Towards the x with log P = -``level``, from the left, and w of the log F_c there.
+    """Towards the x with log P = -``level``, from the left, and w of the log F_c there (of the start, if ``known``).
 
-    Who knows w of the start does not ask for the last one, and gets that before it. By Laplace's
-    method log F = -(w^2 + 2 w) / 2 v - log(1 + w) / 2 with w e^w = v e^-t (1), which is close enough.
+    By Laplace's method log F = -(w^2 + 2 w) / 2 v - log(1 + w) / 2 with w e^w = v e^-t (1), which is close enough.
     """
     w = _omega(log_v - (x - m)) if known is None else known
     for step in range(steps):

@@ -261,11 +261,7 @@ def _tilted_remainders() -> tuple[Array, Array]:
 
 
 def _tilted(m: Array, v: Array) -> Triple:
-    """The far tail of a wide Gaussian, m < -v/2: E h = e^(m + v/2) E' e^-f h, where E' is under N(m + v, v).
-
-    There e^-f h falls from 1 to 0 around f = 0, so that E' is no tail: P'(f < 0) plus a remainder on nodes that do not
-    move.
-    """
+    """The tail m < -v/2 of a wide Gaussian: e^(m + v/2) E' e^-f h under N(m + v, v), P'(f < 0) and a remainder."""
     f, weights = _tilted_remainders()
     s, centre = np.sqrt(v), m + v
     with np.errstate(under="ignore"):

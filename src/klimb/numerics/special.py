@@ -1,14 +1,27 @@
-"""Special functions in the forms that keep their digits, and the nodes of Gauss's rules."""
+"""Special functions in the forms that keep their digits, and the nodes of Gauss's rules.
+
+Gaussian expectations of log(1 + x^2/a^2) and of its derivatives come from Faddeeva's function w. For x ~ N(m, s^2) and
+z = (i a - m) / (sqrt(2) s), E 1/(x - i a) = i sqrt(pi/2) w(z) / s, so that
+
+    E x/(x^2 + a^2) = -sqrt(pi/2) Im w(z) / s,        E (a^2 - x^2)/(x^2 + a^2)^2 = sqrt(pi) Im w'(z) / (2 s^2)
+
+with w' = 2i/sqrt(pi) - 2 z w. The logarithm is E log(x^2 + a^2) = 2 Re G(z) + log(2 s^2) with G' = -i sqrt(pi) w and
+G(z) - log z -> 0 far away. The series of Weideman (1994, SIAM J. Numer. Anal. 31, p. 1497) in Z = (L + iz)/(L - iz),
+
+    w(z) = 2 p(Z) / (L - iz)^2 + 1 / (sqrt(pi) (L - iz)),
+
+integrates term by term, as dZ/dz = 2iL / (L - iz)^2: Re G(z) = log|L - iz| - sqrt(pi)/L Re[P(Z) - P(-1)], P' = p.
+"""
 
 from collections.abc import Sequence
 from functools import lru_cache
 from math import expm1, factorial, log
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
-from scipy.special import gammaln
+from scipy.special import gammaln, wofz
 
-from klimb.numerics.arrays import Array, pieces
+from klimb.numerics.arrays import Array, pieces, slices
 from klimb.numerics.lazy import scipy_optimize
 
 Triple: TypeAlias = tuple[Array, Array, Array]
@@ -28,6 +41,9 @@ _DIGAMMA = (-1 / 12, 1 / 120, -1 / 252, 1 / 240, -1 / 132, 691 / 32760, -1 / 12)
 _HALF_STEP = (-1 / 8, 1 / 192, -1 / 640, 17 / 14336, -31 / 18432, 691 / 180224)
 _EXPONENTIAL = tuple(1.0 / factorial(k) for k in range(2, 13))
 _SMALL = 0.3  # d / 2 below which the series of tanh is used
+TERMS, TOGETHER = 40, 4  # of the series of G, which leave 1e-15 of G, and how many are summed at a time
+MOST_DEVIATIONS = 14.0  # from m to the poles +-i a: farther away the differences above lose digits, and few nodes do
+SQRT_PI = float(np.sqrt(np.pi))
 
 
 def polynomial(x: Array, coefficients: tuple[float, ...]) -> Array:
@@ -58,10 +74,7 @@ _TRIGAMMA = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
 
 
 def gamma_family(x: Array) -> tuple[Array, Array, Array]:
-    """log gamma(x), digamma(x) and trigamma(x) for x >= 1, to about 1e-15 of the larger of themselves and 10.
-
-    One recurrence up to where Stirling's series holds serves all three, much faster than three special functions.
-    """
+    """log gamma, digamma and trigamma of x >= 1 to 1e-15 of the larger of themselves and 10, by one fast recurrence."""
     near = np.minimum(x, 30.0)
     product, inverses, squares = near.copy(), 1.0 / near, 1.0 / (near * near)
     for k in range(1, 8):
@@ -91,10 +104,7 @@ def log_gamma_half_step(a: Array) -> Array:
 
 
 def log_binomial(n: Array, k: Array, rest: Array | None = None) -> Array:
-    """log of the binomial coefficient for real n >= k >= 0, as an entropy and small corrections: no gammas cancel.
-
-    ``rest`` is n - k, for callers that know it without rounding.
-    """
+    """log of the binomial coefficient for real n >= k >= 0, where no gammas cancel; ``rest`` is n - k, if known."""
     n, k = np.broadcast_arrays(np.asarray(n, dtype=np.float64), np.asarray(k, dtype=np.float64))
     rest = n - k if rest is None else np.broadcast_to(rest, n.shape)
     edge = (k <= 0.0) | (rest <= 0.0)
@@ -188,13 +198,46 @@ def panels(edges: Sequence[float]) -> tuple[Array, Array]:
 
 
 def cut_exponential(part: float, probability: float) -> tuple[float, float]:
-    """Rate of an exponential density on [0, 1] with this probability below ``part``, and the log of its value at 0.
-
-    The rate is negative where more than a uniform share is to lie above.
-    """
+    """Rate of an exponential density on [0, 1] with this probability below ``part``, and the log of its value at 0."""
     def excess(rate: float) -> float:
         below = part if rate == 0.0 else expm1(-rate * part) / expm1(-rate)
         return below - probability
 
     rate = float(scipy_optimize.brentq(excess, -STEEPEST, STEEPEST))
     return rate, log(rate / -expm1(-rate)) if rate else 0.0
+
+
+def pole_expectations(m: Array, s: Array, a: Array) -> Triple:
+    """E log(1 + x^2/a^2), E x/(x^2 + a^2), E (a^2 - x^2)/(x^2 + a^2)^2 for m^2 + a^2 <= (MOST_DEVIATIONS s)^2."""
+    z = (1j * a - m) / (SQRT_2 * s)
+    w = wofz(z)
+    log = 2.0 * (_log_distance(z) + np.log(SQRT_2 * (s / a)))
+    return log, -SQRT_PI / SQRT_2 * w.imag / s, (1.0 - SQRT_PI * (z * w).imag) / (s * s)
+
+
+def _log_distance(z: Any) -> Array:
+    """Re G(z) = E log|z - t| for t ~ N(0, 1/2) and Im z > 0."""
+    L, at_end, coefficients = _series()
+    out = np.empty(z.shape)
+    for rows in slices(z.size, CACHE_DOUBLES // (8 * TOGETHER)):
+        down = L - 1j * z[rows]
+        Z = (L + 1j * z[rows]) / down
+        powers = np.multiply.accumulate(np.broadcast_to(Z, (TOGETHER, Z.size)), axis=0)
+        total = np.zeros_like(powers)
+        for some in coefficients[::-1]:
+            total *= powers[-1]
+            total += some[:, None]
+        total *= powers
+        out[rows] = np.log(np.abs(down)) - SQRT_PI / L * (total.real.sum(axis=0) - at_end)
+    return out
+
+
+@lru_cache(maxsize=1)
+def _series() -> tuple[float, float, Array]:
+    """L, P(-1), and the coefficients of P, from that of Z on, `TOGETHER` in a row."""
+    L = float(np.sqrt(TERMS / SQRT_2))
+    t = L * np.tan(np.arange(-2 * TERMS + 1, 2 * TERMS) * np.pi / (4 * TERMS))
+    values = np.concatenate([[0.0], np.exp(-t * t) * (L * L + t * t)])
+    p = np.fft.fft(np.fft.fftshift(values)).real[1 : TERMS + 1] / (4 * TERMS)
+    P = p / np.arange(1, TERMS + 1)
+    return L, float(P[1::2].sum() - P[::2].sum()), P.reshape(-1, TOGETHER)

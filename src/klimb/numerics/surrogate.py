@@ -30,8 +30,7 @@ ABOVE, BENT = 0.3, 1.0  # how far above the tangent at the nearest point a claim
 class Surrogate:
     """f(z) = q(u) + r(u), u = z ``axes``: ``trend`` are the coefficients of q, ``pull`` those of r at ``points``.
 
-    Where gradients are known, ``pull`` has those of values first and then those of each entry of the gradients at the
-    first of the points.
+    ``pull`` has those of values, then those of each entry of the gradients at the first of the points.
     """
 
     points: Array  # (n, d): u
@@ -103,10 +102,9 @@ def fit_surrogate(points: Array, values: Array, weights: Array, *, slopes: Array
                   ridge: float = 0.0, like: Surrogate | None = None) -> Surrogate | None:
     """The surrogate through ``values``, whose errors count by ``weights``, and the gradients ``slopes`` (n, d; or NaN).
 
-    None where too little is known for a trend, unless ``ridge`` (a prior precision of its coefficients, relative to the
-    amplitude of r) holds it; then the trend also falls in every direction: r takes the rest. Gradients tell along which
-    directions r varies fastest, and its lengthscale is shortest there. The lengthscale of ``like``, which knew less, is
-    tried first, and then those beside it.
+    None where too little is known for a trend, unless ``ridge`` (a prior precision of its coefficients over the
+    amplitude of r) holds it; then it falls in every direction. r varies fastest where gradients do. The lengthscale of
+    ``like``, which knew less, is tried first, then those beside it.
     """
     if slopes is not None and len(points) > MOST_ROWS // 2:  # gradients of some say more than values of all
         kept = _apart(points, values, MOST_ROWS // 2)

@@ -101,9 +101,8 @@ def tilted(log_factor: LogFactor, m: Array, v: Array, *, log_concave: bool, cent
            width: Array | None = None, smooth: bool = True, derivatives: bool = True) -> Tilted:
     """log Z and its derivatives for each (m, v); ``log_factor`` gives g, g' and g''.
 
-    ``centre`` and ``width`` (the peak of g and its scale) are needed where g is not log-concave: they tell where a
-    second mode can be. ``smooth=False`` (kinks in g) and ``derivatives=False`` (g' and g'' only good enough to find the
-    mode) take the derivatives of log Z from the tilted moments of f, which loses digits where v is small.
+    Where g is not log-concave ``centre`` and ``width`` of its peak tell where a second mode can be. ``smooth=False``
+    (kinks) and ``derivatives=False`` take derivatives of log Z from moments of f, which loses digits where v is small.
     """
     out = Tilted(np.empty_like(m), np.empty_like(m), np.empty_like(m))
     want = (smooth, smooth and derivatives)

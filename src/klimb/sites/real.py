@@ -9,12 +9,20 @@ import numpy as np
 from scipy.special import erf, ndtr, ndtri, psi, stdtr
 
 from klimb.numerics.arrays import Array, Index
-from klimb.numerics.faddeeva import MOST_DEVIATIONS, pole_expectations
 from klimb.numerics.normal import half_normal_loss
 from klimb.numerics.quadrature import by_few_nodes
 from klimb.numerics.responses import double_exponential_tilted, lognormal_moments
 from klimb.numerics.search import monotone_root
-from klimb.numerics.special import HALF_LOG_2PI, SQRT_2, SQRT_2PI, Triple, exponentials, log_gamma_half_step
+from klimb.numerics.special import (
+    HALF_LOG_2PI,
+    MOST_DEVIATIONS,
+    SQRT_2,
+    SQRT_2PI,
+    Triple,
+    exponentials,
+    log_gamma_half_step,
+    pole_expectations,
+)
 from klimb.numerics.tilted import Tilted
 from klimb.sites.base import EvenPart, Expectation, Site
 from klimb.sites.counts import Probit

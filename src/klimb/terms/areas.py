@@ -21,7 +21,7 @@ from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
 from klimb.latents.linear import side_by_side
 from klimb.latents.precision import Precision
-from klimb.linalg.analysis import Analysis, analysed
+from klimb.linalg.sparse_cholesky import Analysis, analysed
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_sparse
 from klimb.priors import SHARE_LOGITS, Beta, PCShare

@@ -16,7 +16,7 @@ from klimb._stored import stored
 from klimb.errors import InputError, NotPositiveDefiniteError, listed, require
 from klimb.formula.functions import Function, Parameter, bind
 from klimb.formula.nodes import Call
-from klimb.linalg.analysis import analysed
+from klimb.linalg.sparse_cholesky import analysed
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_sparse
 from klimb.rows.table import Source

@@ -41,14 +41,6 @@ class ParameterBlock(ABC):
     def start(self) -> Array:
         return self.search()[0]
 
-    @property
-    def lower(self) -> Array:
-        return self.search()[1]
-
-    @property
-    def upper(self) -> Array:
-        return self.search()[2]
-
     @abstractmethod
     def value(self, theta: Array) -> Any:
         """What the owner works with."""
@@ -90,10 +82,7 @@ class ParameterBlock(ABC):
         return (False,) * self.size
 
     def powers(self) -> tuple[float, ...]:
-        """Of each entry that is a logarithm, the power with which exp(power theta) is 0 at the simplest model; else 0.
-
-        It is negative where that model is at infinity: a size, a range.
-        """
+        """Of each entry: 0, or of a logarithm the power with which exp(power theta) is 0 at the simplest model."""
         return tuple(0.0 if signed else 1.0 for signed in self.signed())
 
     def alone(self) -> tuple[Callable[[Array], Array] | None, ...]:
@@ -143,15 +132,7 @@ class PlainBlock(ParameterBlock):
 
 @dataclass(frozen=True, eq=False)
 class Theta:
-    """The blocks of a model in order. A block that several owners hold stands once, by identity.
-
-    >>> from klimb.priors import exponential
-    >>> from klimb.theta import PositiveParameter
-    >>> scale = PositiveParameter("prior scale", exponential(1.0))
-    >>> theta = Theta.of([scale, PositiveParameter("sigma", exponential(1.0)), scale])
-    >>> theta.names, [part.tolist() for part in theta.split(np.array([0.5, 1.0]))]
-    (('prior scale', 'sigma'), [[0.5], [1.0]])
-    """
+    """The blocks of a model in order. A block that several owners hold stands once, by identity."""
 
     blocks: tuple[ParameterBlock, ...]
 

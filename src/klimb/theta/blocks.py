@@ -171,8 +171,7 @@ class GroupCovariance(ParameterBlock):
     def log_prior(self, theta: Array) -> tuple[float, Array]:
         """Of printed quantities too it is per unit of theta.
 
-        Sigma -> T Sigma T' keeps volume, because T has ones on its diagonal and zeros on one side of it; what changes
-        is how much of Sigma a unit of theta is worth.
+        Sigma -> T Sigma T' keeps volume, T being triangular with ones; a unit of theta is worth more or less there.
         """
         if not (self.as_printed and self.mix.size):
             return self._plain_prior(theta)
@@ -385,10 +384,7 @@ def _log_cosh(x: Array) -> Array:
 
 
 def partial_correlations(L: Any) -> Array:
-    """atanh of the partial correlations of correlation matrices L L', row by row: the inverse of `correlation_root`.
-
-    ``L`` is (S, k, k), and what is found (S, k (k - 1) / 2).
-    """
+    """The inverse of `correlation_root`, of many points: L (S, k, k), what is found (S, k (k - 1) / 2)."""
     found = []
     for i in range(1, L.shape[1]):
         left = np.ones(len(L))
@@ -417,8 +413,7 @@ def correlation_roots(theta: Array, k: int) -> Array:
 def correlation_root(theta: Array, k: int) -> tuple[Array, Array]:
     """Lower L with unit rows, L L' the correlation matrix, from atanh of partial correlations; and dL/dtheta.
 
-    Row i holds partial correlations with the columns before it: L_ij = r_ij prod_{c < j} sqrt(1 - r_ic^2). The
-    derivatives are (number of theta, k, k).
+    L_ij = r_ij prod_{c < j} sqrt(1 - r_ic^2); the derivatives are (number of theta, k, k).
     """
     L, d = correlation_roots(theta[None], k)[0], np.zeros((len(theta), k, k))
     place = 0

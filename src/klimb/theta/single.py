@@ -32,10 +32,6 @@ class Support:
 
     A correlation that the data leave open has a posterior up to its limits, whose tail falls as exp(-sqrt(logit)) under
     a penalised-complexity prior: too slowly for points at equal distances. The asinh makes such tails short.
-
-    >>> half, short = Support(0.0, math.inf), Support(-1.0, 1.0)
-    >>> float(half.value(0.0)), float(short.value(0.0)), round(float(short.theta(short.value(2.0))), 12)
-    (1.0, 0.0, 2.0)
     """
 
     low: float
@@ -164,13 +160,7 @@ class SingleParameter(ParameterBlock):
 @stored("parameter.positive")
 @dataclass(frozen=True, eq=False)
 class PositiveParameter(SingleParameter):
-    """One positive parameter, by its logarithm; a `Fixed` prior holds it, one between two limits makes it a logit.
-
-    >>> from klimb.priors import exponential, fixed
-    >>> block = PositiveParameter("sigma", exponential(2.0), begin=1.0)
-    >>> block.names, round(block.value(np.log([3.0])), 12), PositiveParameter("sigma", fixed(2.0)).value(np.zeros(0))
-    (('sigma',), 3.0, 2.0)
-    """
+    """One positive parameter, by its logarithm; a `Fixed` prior holds it, one between two limits makes it a logit."""
 
     name: str
     prior: Prior

@@ -26,6 +26,7 @@ from klimb.latents.base import Posterior
 from klimb.latents.shocks import ShockMoments, Shocks
 from klimb.numerics.arrays import Array, finite_sum
 from klimb.numerics.dense import row_blocks
+from klimb.numerics.special import hermite
 from klimb.sites.base import Expectation, Rows, Site
 from klimb.trust.weights import exact_site
 
@@ -40,18 +41,10 @@ MOST_THIRD = 50_000  # third moments of levels with the shared weights that are 
 
 @lru_cache(maxsize=16)
 def quadrature(k: int, count: int) -> tuple[Array, Array]:
-    """Nodes (Q, k) and log weights (Q,) of a rule for averages under N(0, I), ``count`` in every direction.
-
-    >>> nodes, log_weights = quadrature(1, 9)
-    >>> float(np.exp(log_weights) @ nodes[:, 0] ** 4)
-    3.0...
-    """
-    from scipy.special import roots_hermite
-
-    x, w = roots_hermite(count)
-    nodes = np.array(list(product(np.sqrt(2.0) * x, repeat=k))).reshape(len(x) ** k, k)
-    log_w = np.log(w) - 0.5 * np.log(np.pi)
-    return nodes, np.array([sum(one) for one in product(log_w, repeat=k)], dtype=float)
+    """Nodes (Q, k) and log weights (Q,) of a rule for averages under N(0, I), ``count`` in every direction."""
+    z, weight = hermite(count)
+    nodes = np.array(list(product(z, repeat=k))).reshape(count**k, k)
+    return nodes, np.array([sum(one) for one in product(np.log(weight), repeat=k)], dtype=float)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,8 +89,7 @@ class CollapsedDraws:
     def moments(self, weights: Array, *, stein: bool = True) -> ShockMoments:
         """Of all shocks, by Stein's identity for e: E e = E G and E ee' = I + E eG', G the gradient of log w.
 
-        Their right-hand sides vanish as q becomes exact, and so does their noise; where q is so far from that that they
-        make no covariance, and for one of several modes, the averages of e and ee' themselves are better.
+        Its noise vanishes as q becomes exact; far from that, and for one of several modes, averages of e and ee' serve.
         """
         G, identity = (self.gradient, np.eye(self.e.shape[1])) if stein else (self.e, 0.0)
         centre = weights @ G
@@ -115,10 +107,7 @@ class CollapsedDraws:
         return ShockMoments(centre, spread, mean, with_shared, covariance)
 
     def third(self, weights: Array, *, stein: bool = True) -> Array:
-        """Third central moments of (e, u) for every level, (L, R + k, R + k, R + k); of e alone without ``skew``.
-
-        Those of e are by the same identity: E (G - E G)_a d_b d_c with d = e - E e.
-        """
+        """Third central moments of (e, u) of every level, (L, R + k, R + k, R + k); of e alone without ``skew``."""
         G = self.gradient if stein else self.e
         pull = weights[:, None] * (G - weights @ G)
         away = self.e - weights @ G
@@ -170,12 +159,7 @@ class ShockWeights(ABC):
     @property
     def work(self) -> int:
         """Values of log p that one draw takes, copies of a row counted: a row of weight 2 asks what two rows do."""
-        return self._each * round(float(np.sum(self._copies)))
-
-    @property
-    def _copies(self) -> Array:
-        """How often each row counts."""
-        return np.broadcast_to(getattr(self._site, "weights", 1.0), len(self._y))
+        return self._each * round(float(np.sum(np.broadcast_to(getattr(self._site, "weights", 1.0), len(self._y)))))
 
     @abstractmethod
     def __call__(self, e: Array) -> CollapsedDraws:
@@ -233,9 +217,8 @@ class _SiteRows:
 class CollapsedWeights(ShockWeights):
     """The log weight of draws of the shared weights, the levels integrated out.
 
-    Where a draw would take more than ``most`` values of log p, some of the levels, chosen by a fixed seed, stand for
-    all in how the weight varies with e; at e = 0 it is that of all levels, which the evidence at each of several
-    hyperparameters rests on. ``bound`` is that of the posterior, where it is known.
+    Where a draw would take more than ``most`` values of log p, some levels stand for all where e is not 0:
+    the evidence at each of several hyperparameters rests on e = 0. ``bound`` is the posterior's, if known.
     """
 
     def __init__(self, problem: Problem, posterior: Posterior, shocks: Shocks, most: float = np.inf,
@@ -299,10 +282,7 @@ class CollapsedWeights(ShockWeights):
         return (0.0 if self.scale == 1.0 else total - float(self._sums(zero)[0])), found
 
     def _rest(self, e: Array) -> LevelMoments:
-        """Of the levels that others stand for, at draws spread over ``e``, which cost no more than the others did.
-
-        At e = 0 alone means would be off to first order: q is right on average over e, and not there.
-        """
+        """Of levels that others stand for, at draws spread over ``e``: at e = 0 alone means are off to first order."""
         pairs = int(len(e) / (2.0 * self.scale))
         if self.scale == 1.0 or pairs < FEWEST_PAIRS:
             return self._at_rest[1]
@@ -346,8 +326,7 @@ class CollapsedWeights(ShockWeights):
     def left_out(self) -> tuple[Array, Array, Array, Array]:
         """Of each row where e = 0: log E[1 / p(y_i | f_i)], mean and variance of f_i without its own datum, and q's.
 
-        1 / p(y_i | others) = E[1 / p(y_i | f_i)] under the posterior, and a density over p(y_i | f_i) is the one that
-        the others leave. Of a row that counts twice one copy is taken out; constants of log p are the caller's.
+        1 / p(y_i | others) = E[1 / p(y_i | f_i)]; of a row that counts twice one copy goes; constants are the caller's.
         """
         rows, starts = self._rows, self.shocks.starts
         copies = np.maximum(getattr(rows.site, "weights", 1.0), 1e-300)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.special import gammainc, gammaincc, gammainccinv, gammaincinv, gammaln, ndtr, ndtri
 
 from klimb.errors import InputError, require
 from klimb.numerics.arrays import Array, as_float
@@ -82,8 +83,6 @@ def _shape(skewness: Array | float) -> Any:
 
 def standard_quantile(p: float, skewness: Array) -> Array:
     """Quantile of the distribution with mean 0, sd 1 and the given skewness."""
-    from scipy.special import gammainccinv, gammaincinv, ndtri
-
     u = float(ndtri(p))
     nearly = u + skewness * (u * u - 1.0) / 6.0  # Cornish and Fisher's first term
     skewed = np.abs(skewness) >= GAUSSIAN
@@ -96,14 +95,7 @@ def standard_quantile(p: float, skewness: Array) -> Array:
 
 
 def skewed_pieces(skewness: Array) -> tuple[Array, Array, Array]:
-    """Shares, and means and variances by piece, of the same distribution cut at fixed quantiles.
-
-    >>> shares, means, variances = skewed_pieces(np.array([0.8]))
-    >>> (shares @ (variances + means**2)).round(9), (shares @ (means**3 + 3 * means * variances)).round(2)
-    (array([1.]), array([0.79]))
-    """
-    from scipy.special import gammainc, gammaincinv
-
+    """Shares, and means and variances by piece, of the same distribution cut at fixed quantiles."""
     size = np.clip(np.abs(skewness), LEAST_SKEWED, MOST_SKEWED)
     shape = _shape(size)
     ends = gammaincinv(shape, np.append(0.0, np.cumsum(SHARES)[:-1])[:, None])
@@ -116,8 +108,6 @@ def skewed_pieces(skewness: Array) -> tuple[Array, Array, Array]:
 
 def standard_cdf(x: Array, skewness: Array) -> Array:
     """Distribution function of the same."""
-    from scipy.special import gammainc, gammaincc, ndtr
-
     skewed = np.abs(skewness) >= GAUSSIAN
     safe = np.where(skewed, skewness, 1.0)
     shape = _shape(safe)
@@ -128,8 +118,6 @@ def standard_cdf(x: Array, skewness: Array) -> Array:
 
 
 def _standard_density(x: Array, skewness: float) -> Array:
-    from scipy.special import gammaln
-
     if abs(skewness) < GAUSSIAN:
         normal = np.exp(-0.5 * x * x) / np.sqrt(2.0 * np.pi)
         return np.asarray(normal * (1.0 + skewness * (x**3 - 3.0 * x) / 6.0))

@@ -42,10 +42,8 @@ def other_modes(problem: Problem, posterior: Posterior, bound: float, direction:
                 enough: float = np.inf) -> tuple[Mode, ...]:
     """Optima found from starts that believe other data than the fit did; none where the likelihood is log-concave.
 
-    One start believes the data above the first guess, one those below, one the data that the fit has given up
-    (their sites carry little or negative precision), and one begins at the prior. Two more begin a few sd to either
-    side along ``direction`` (one entry per site), where q is least Gaussian. The search ends at an optimum whose odds
-    are at least ``enough``.
+    They believe data above the first guess, those below, those that the fit has given up, or none; or begin a few sd to
+    either side along ``direction``, where q is least Gaussian. An optimum with odds of ``enough`` ends the search.
     """
     site = exact_site(problem.site)
     if site.log_concave:

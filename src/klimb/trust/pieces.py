@@ -23,10 +23,7 @@ EFFECTIVE = 6  # draws of a piece that are effective for each of its directions,
 
 def cut_posterior(draws: CollapsedDraws, weights: Array, moments: ShockMoments, shocks: Shocks,
                   most: int, reached: tuple[CollapsedDraws, Any] | None = None) -> WeightPosterior:
-    """The posterior with ``moments``, in up to ``most`` pieces where it is far from Gaussian and draws are enough.
-
-    With draws of its tails and their weights, where these were ``reached``.
-    """
+    """The posterior with ``moments``, in up to ``most`` pieces where it is skewed; with tails where ``reached``."""
     whole = shocks.matched(moments)
     if most < 2:
         return whole

@@ -39,12 +39,8 @@ def plot_signs(problem: Problem, posterior: Posterior, axes: Any = None) -> Any:
     return axes
 
 
-def plot_marginals(trust: Trust, which: Any = None, axes: Any = None, names: Any = None, samples: Any = None,
-                   label: str = "sampler") -> Any:
-    """Densities of q (grey) and of the corrected marginals (red).
-
-    ``samples`` maps an index to (centres, heights), a histogram of a sampler's draws.
-    """
+def plot_marginals(trust: Trust, which: Any = None, axes: Any = None, names: Any = None) -> Any:
+    """Densities of q (grey) and of the corrected marginals (red)."""
     exact, coordinates = trust.corrected, trust.context.coordinates
     if which is None:
         badness = np.abs(exact.sd / coordinates.sd - 1.0) + np.abs(exact.skewness) / 6.0
@@ -61,9 +57,6 @@ def plot_marginals(trust: Trust, which: Any = None, axes: Any = None, names: Any
         density = np.exp(-0.5 * ((x - mean) / sd) ** 2) / (sd * np.sqrt(2 * np.pi))
         ax.plot(x, density, color=Q, lw=1.5, label="q")
         ax.plot(x, exact.density(int(i), x), color=EXACT, lw=1.8, label="corrected")
-        if samples is not None:
-            centres, heights = samples[int(i)]
-            ax.fill_between(centres, heights, step="mid", color="#c9d7e4", lw=0, label=label, zorder=0)
         ax.set_xlim(x[0], x[-1])
         ax.set_yticks([])
         ax.set_title(names[place] if names is not None else f"{trust.kind} {int(i)}", fontsize=10)

@@ -17,8 +17,8 @@ from klimb.latents.coordinates import Coordinates, coordinates_of
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import threads_for
 from klimb.numerics.pareto import RELIABLE, khat_threshold
-from klimb.trust.directions import FEWEST, direction_khat, leading_directions
-from klimb.trust.importance import Sample, WeightedMoments, default_draws, draw, redraw
+from klimb.trust import importance
+from klimb.trust.importance import Sample, WeightedMoments, direction_khat, leading_directions
 from klimb.trust.ladder import Ladder, climb_ladder
 from klimb.trust.marginals import Corrected
 from klimb.trust.modes import LARGEST, MODE_ODDS, Mode, other_modes
@@ -253,8 +253,8 @@ def trust_report(result: Result, *, draws: int | None = None, seed: int = 0, com
     with threads_for(problem.latent.dense_size):
         coordinates = coordinates_of(posterior)
         log_weights = LogWeights(problem, posterior, coordinates, result.bound if problem.site.separable else np.nan)
-        n = default_draws(coordinates) if draws is None else draws
-        own = draw(log_weights, n, seed=seed)
+        n = importance.default_draws(coordinates) if draws is None else draws
+        own = importance.draw(log_weights, n, seed=seed)
         best = _better_draws(log_weights, own, n, seed)
         checked = _checked(coordinates, complete)
         which: Any = slice(None) if len(checked) == len(coordinates.mean) else checked
@@ -264,7 +264,9 @@ def trust_report(result: Result, *, draws: int | None = None, seed: int = 0, com
         if own.stationary and best is own and (own.efficiency < USABLE or _noisy(moments)):
             method, moments = "second order", own.second_order(marginals)
         directions = None
-        poor = own.efficiency < USABLE or (method == "second order" and not _vouched(own))
+        # Where weights over all directions are good, those over some, which are averages of them, are better.
+        vouched = own.efficiency >= EVEN and own.smoothed.khat <= RELIABLE
+        poor = own.efficiency < USABLE or (method == "second order" and not vouched)
         if poor or complete:
             allowed = None if complete else _directions(problem.latent.n_sites)
             directions = direction_khat(log_weights, own, allowed, seed)
@@ -282,7 +284,7 @@ def trust_report(result: Result, *, draws: int | None = None, seed: int = 0, com
 
 def _directions(n_sites: int) -> int:
     """Draws along the influential directions by default: as many as are cheap, or the fewest that say something."""
-    few = FEWEST if n_sites <= MOST_SITES else 0
+    few = importance.FEWEST if n_sites <= MOST_SITES else 0
     return min(max(DIRECTION_VALUES // n_sites, few), DIRECTION_DRAWS)
 
 
@@ -292,7 +294,7 @@ def _better_draws(log_weights: LogWeights, own: Sample, n: int, seed: int) -> Sa
     poor = own.smoothed.khat > REDRAW_KHAT or own.efficiency < REDRAW_EFFICIENCY or not own.stationary
     if dim == 0 or dim > REDRAW_DIM or not poor or own.smoothed.effective < 4 * dim:
         return own
-    wider = redraw(log_weights, own, n, seed=seed)
+    wider = importance.redraw(log_weights, own, n, seed=seed)
     return wider if wider.smoothed.effective > 0.5 * own.smoothed.effective else own
 
 
@@ -302,11 +304,6 @@ def _modes(log_weights: LogWeights, own: Sample, problem: Problem, complete: boo
     direction = leading_directions(log_weights, own, 1)[:, 0]
     enough = np.inf if complete else MODE_ODDS  # one is enough for a verdict
     return other_modes(problem, log_weights.posterior, log_weights.mean, direction, enough)
-
-
-def _vouched(own: Sample) -> bool:
-    """Whether weights over all directions are good: those over some, which are averages of them, vary less."""
-    return own.efficiency >= EVEN and own.smoothed.khat <= RELIABLE
 
 
 def _noisy(moments: WeightedMoments) -> bool:

@@ -61,10 +61,7 @@ def _log_h(mean: Mean, f: Array, end: Array) -> Array:
 
 def tail_draws(weights: CollapsedWeights, found: ShockMoments, mean: Mean, seed: int,
                efficiency: float) -> Found | None:
-    """Draws with their log weights; None where these cost too much, or chains do not move.
-
-    ``found`` are the moments of p as first seen, by draws of q of this ``efficiency``.
-    """
+    """Draws with log weights, or None; ``found``: moments of p as seen by draws of q of this ``efficiency``."""
     each = weights.work * KICKS * (SETTLING + LENGTH)
     values, vectors = np.linalg.eigh(found.spread)
     whole = _Gaussian(found.centre, np.linalg.cholesky((vectors * np.maximum(values, 0.25)) @ vectors.T))

@@ -34,10 +34,7 @@ WIDER = 1.2  # width of the Gaussians that particles start from over that of q a
 
 @dataclass(frozen=True, eq=False)
 class Particles:
-    """Weighted draws of p, and which Gaussian of the start each is nearest to.
-
-    ``error`` is the largest standard error of a mean, in sd, or of an sd, relative; ``efficiency`` that of the islands.
-    """
+    """Weighted draws of p, the Gaussian of the start nearest to each, the largest relative error of a mean or sd."""
 
     z: Array  # (S, D)
     weights: Array  # (S,), summing to one
@@ -48,13 +45,7 @@ class Particles:
 
 
 def tempered(log_density: LogDensity, weights: Array, start: Gaussians, length: int, seed: int = 0) -> Particles:
-    """Particles of the density from those of a mixture; ``length`` is the number of states of a chain at each b.
-
-    >>> found = tempered(lambda z: (-0.5 * ((z - 3.0) ** 2).sum(axis=1), 3.0 - z), np.ones(1),
-    ...                  Gaussians(np.zeros((1, 2)), np.eye(2)[None]), 16)
-    >>> bool(np.abs(found.weights @ found.z - 3.0).max() < 0.2), abs(round(found.log_evidence - np.log(2 * np.pi)))
-    (True, 0)
-    """
+    """Particles of the density from those of a mixture; ``length`` is the number of states of a chain at each b."""
     rng, dim = np.random.default_rng(seed), start.dim
     z = rng.permutation(spread_draws(weights, start, ISLANDS * CHAINS * length, seed)).reshape(ISLANDS, -1, dim)
     rise = (log_density(z.reshape(-1, dim))[0] - mixture_slopes(weights, start, z.reshape(-1, dim))[0])

@@ -81,7 +81,10 @@ def _doubt(found: Findings) -> Verdict | None:
 
 def _unreliable(found: Findings) -> Verdict | None:
     sample, moments = found.sample, found.moments
-    khat, worst = sample.smoothed.khat, _largest_sd_error(moments)
+    khat = sample.smoothed.khat
+    # As a share of q's sd, no larger than the standard errors vouch for.
+    sure = np.maximum(np.abs(moments.ratio - 1.0) - SIGNIFICANT * moments.ratio_error, 0.0)
+    worst = float(sure.max(initial=0.0))
     if worst > BEYOND and not found.independent:  # else it is the correlations that are missing, not the shape
         return Verdict("doubt", worst, OF_SD,
                        f"The posterior is far from Gaussian: the sd of a {_name(found.kind)} is off by {worst:.0%} or "
@@ -141,12 +144,6 @@ def usable(error: float) -> Verdict:
     """Numbers that are right, sds up to an ``error``."""
     return Verdict("trust", error, OF_SD,
                    f"Means, sds and intervals can be used as they are (sds right to about {error:.1%}).")
-
-
-def _largest_sd_error(moments: WeightedMoments) -> float:
-    """As a share of q's sd, no larger than the standard errors vouch for."""
-    sure = np.maximum(np.abs(moments.ratio - 1.0) - SIGNIFICANT * moments.ratio_error, 0.0)
-    return float(sure.max(initial=0.0))
 
 
 def _name(kind: str) -> str:

@@ -62,10 +62,7 @@ def most_variance(site: Site, y: Array, q: Posterior, enough: float) -> float:
 
 
 class LogWeights:
-    """log w and its gradient for draws in standard coordinates.
-
-    ``mean`` is the exact expectation of log w under q: the bound, whatever method found q. One that did so may know it.
-    """
+    """log w and its gradient for draws in standard coordinates; ``mean``, its expectation under q, is the bound."""
 
     def __init__(self, problem: Problem, posterior: Posterior, coordinates: Coordinates,
                  bound: float = np.nan) -> None:
@@ -155,8 +152,7 @@ def _coefficients() -> Array:
 def expected(site: Site, y: Array, f: Array, v: Array, *, slopes: bool = True) -> tuple[Array, Array]:
     """E log p(y | f + e), e ~ N(0, v), and minus its slope (if asked for) at every row of ``f`` (draws x sites).
 
-    Each site is a smooth function of its f alone: the oracle at three points tells it at all draws, but for sites whose
-    polynomial has not converged. One that is not concave may have more than its ends and its middle tell.
+    The oracle at three points tells a concave site at all draws, but for those whose polynomial has not converged.
     """
     if len(f) < ENOUGH or not (site.separable and site.log_concave):
         parts = [site.oracle(y, row, v) for row in f]

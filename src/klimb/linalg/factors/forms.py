@@ -29,9 +29,6 @@ SPARSE_BLOCK = 2**20  # doubles of a product of sparse rows with L^-1 that are h
 class Factorisation(Preconditioner):
     """A = R R' in some form: a preconditioner that is exact for A, and close for its neighbours."""
 
-    def factor_times(self, noise: Array) -> Array:
-        raise TypeError("a factorisation solves; draws of it come from its NormalMatrix")
-
     @abstractmethod
     def variances(self, B: Operator) -> Array:
         """diag(B A^-1 B')."""
@@ -206,10 +203,7 @@ class DualFactor(Factorisation):
         return values
 
     def _sparse_half_norms(self, rows: Any, invert: bool) -> Array:
-        """|L^-1 c|^2 for each row c: by products with L^-1 where c has few nonzeros, else by solving.
-
-        L^-1 loses no digits that L has not lost: |L^-1| <= 1, and the rounding of M itself counts as much.
-        """
+        """|L^-1 c|^2 for each row c: by L^-1, which is as exact, where c has few nonzeros, else by solving."""
         N, counts = len(self._root), np.diff(rows.indptr)
         values = np.zeros(len(counts))
         few = counts <= FEW * N if invert else counts == 0
@@ -305,7 +299,7 @@ class SparseFactorisation(Factorisation, SurrogateMatrix):
         total: Any = scipy_sparse.diags_array(self._A.shift, format="csc")
         for operator, weights in self._A.parts:
             assert isinstance(operator, SparseOperator)
-            total = total + operator.sparse_gram(weights)
+            total = total + operator.transpose @ times_rows(operator.matrix, weights)
         total = total.tocsc().sorted_indices()
         size, nodes = len(self._scale), np.arange(len(self._scale), dtype=np.int64)
         columns, known = (np.repeat(nodes, np.diff(matrix.indptr)) for matrix in (total, self._pattern))

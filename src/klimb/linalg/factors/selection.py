@@ -58,11 +58,7 @@ def factorise(A: NormalMatrix, plan: FactorPlan | None = None, *, memory: int = 
 
 
 def _separated(A: NormalMatrix) -> NormalMatrix:
-    """A with a diagonal that the dual form can tell from zero: that moves no variance by more than 1e-8 of it.
-
-    A sparsity prior lets go of weights that the data know well: its precision there is next to nothing, and the dual
-    form would subtract two numbers that agree in all digits.
-    """
+    """A with a diagonal that the dual form can tell from zero: no variance moves by more than 1e-8 of it."""
     diagonal = A.diagonal()
     if diagonal is None or (A.shift >= SEPARATED * diagonal).all():
         return A

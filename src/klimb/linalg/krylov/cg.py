@@ -39,10 +39,6 @@ class Jacobi(Preconditioner):
     def solve(self, R: Array) -> Array:
         return R / (self.diagonal if R.ndim == 1 else self.diagonal[:, None])
 
-    def factor_times(self, noise: Array) -> Array:
-        root = np.sqrt(self.diagonal)
-        return noise * (root if noise.ndim == 1 else root[:, None])
-
 
 def simplest_preconditioner(A: NormalMatrix) -> Preconditioner:
     """diag(A) where that is known, the identity elsewhere."""
@@ -51,11 +47,9 @@ def simplest_preconditioner(A: NormalMatrix) -> Preconditioner:
 
 
 class KrylovSolution(NamedTuple):
-    """``x`` with A x = rhs. ``residual`` holds |rhs - A x| / |rhs| per column in the norm of M^-1, M preconditioning.
+    """``x`` with A x = rhs; ``residual`` is |rhs - A x| / |rhs| per column in the norm of M^-1, M preconditioning.
 
-    ``converged`` is False where rounding or the limit of iterations left a residual above the tolerance.
-    ``steps`` and ``ratios`` are the coefficients of every iteration (rows) and column, NaN after a column's last one,
-    where they were asked for: they make the Lanczos matrix of M^-1/2 A M^-1/2 started from M^-1/2 rhs.
+    ``steps`` and ``ratios``, if asked for, are the coefficients of iterations and columns, NaN after a column's last.
     """
 
     x: Array
@@ -70,10 +64,9 @@ def solve(A: NormalMatrix, rhs: Array, *, preconditioner: Preconditioner | None 
           max_iter: int | None = None, start: Array | None = None, record: bool = False) -> KrylovSolution:
     """Solve A x = ``rhs`` for a vector (D,) or for the columns of a matrix (D, k).
 
-    Stops a column when its residual is below ``tol`` times its right-hand side, both in the norm of M^-1, which does
-    not depend on the scales of the weights. ``preconditioner`` is diag(A) unless given; ``start`` a first guess.
-    ``record`` keeps the coefficients (then ``start`` must be None). An A that shows itself not to be positive definite
-    raises `NotPositiveDefiniteError`; a tolerance that cannot be reached is no error, but ``converged`` is False.
+    A column stops when its residual is below ``tol`` times its right-hand side in the norm of M^-1, whatever the
+    scales. ``preconditioner`` is diag(A) unless given, ``start`` a first guess; ``record`` keeps the coefficients. What
+    cannot be reached is not ``converged``; an A that is not positive definite raises `NotPositiveDefiniteError`.
     """
     columns = rhs[:, None] if rhs.ndim == 1 else rhs
     guess = None if start is None else start.reshape(columns.shape)
@@ -200,12 +193,7 @@ class InverseRoots(NamedTuple):
 
 
 def inverse_roots(A: NormalMatrix, scale: Array, z: Array, tol: float) -> InverseRoots:
-    """For the columns of ``z``, with S = diag(``scale``), best diag(A)^-1/2; in blocks of bounded memory.
-
-    >>> found = inverse_roots(NormalMatrix(np.array([4.0, 9.0])), np.ones(2), np.eye(2), 1e-8)
-    >>> found.x.round(3).tolist(), bool(np.isclose(found.logs.sum(), np.log(36.0)))
-    ([[0.5, 0.0], [0.0, 0.333]], True)
-    """
+    """For the columns of ``z``, with S = diag(``scale``), best diag(A)^-1/2; in blocks of bounded memory."""
     width = int(np.clip(BLOCK_DOUBLES // (16 * max(len(z), 1)), 1, max(z.shape[1], 1)))
     parts = [_iterated(A, scale, np.ascontiguousarray(z[:, columns]), tol) for columns in slices(z.shape[1], width)]
     if not parts:

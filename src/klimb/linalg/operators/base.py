@@ -2,15 +2,16 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
+from os import PathLike
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from klimb.errors import InputError
+from klimb.errors import InputError, require
 from klimb.linalg.matrix import DenseDesign, times_rows, with_data
-from klimb.numerics.arrays import Array, Index, finite_sum, slices
+from klimb.numerics.arrays import Array, Index, check_finite_csr, finite_sum, slices
 from klimb.numerics.lazy import scipy_sparse
 
 Rows: TypeAlias = slice | npt.ArrayLike  # a slice, indices or a mask
@@ -29,8 +30,7 @@ def column_blocks(n_columns: int, n_rows: int) -> Iterator[slice]:
 class Operator(ABC):
     """A real N x D matrix B that can multiply; what else it knows of itself, it says.
 
-    A subclass sets ``shape`` and writes `_times` and `_transpose_times`, both for one vector or for the columns of a
-    matrix. ``n_products`` counts single-vector products with B or B'; a block of k columns counts as k.
+    A subclass sets ``shape`` and writes `_times` and `_transpose_times`. ``n_products`` counts blocks as their columns.
     """
 
     shape: tuple[int, int]
@@ -196,10 +196,6 @@ class SparseOperator(StoredOperator):
             total[:, some] = (self.transpose[some] @ scaled).toarray().T
         return total
 
-    def sparse_gram(self, gamma: Array) -> Any:
-        """B' diag(gamma) B as a scipy.sparse CSR matrix."""
-        return self.transpose @ times_rows(self.matrix, gamma)
-
     def coarse(self) -> Operator:
         return self if self.matrix.nnz < LARGE else self._single
 
@@ -241,10 +237,9 @@ def stack_rows(matrices: Sequence[Any]) -> Any:
 
 
 class FunctionOperator(Operator):
-    """A product and its adjoint, each for the columns of a matrix, as a ``LinearOperator`` offers them.
+    """A product and its adjoint, each for the columns of a matrix, as a ``LinearOperator`` has them; both are checked.
 
-    A complex operator acts on real vectors; its rows become the real parts followed by the imaginary parts, so that
-    B' w = Re(B^H (w_re + i w_im)). Every product is checked for shape and finite numbers.
+    Rows of a complex operator become real parts, then imaginary parts: B' w = Re(B^H (w_re + i w_im)).
     """
 
     def __init__(self, matmat: Callable[[Any], Any], rmatmat: Callable[[Any], Any], shape: tuple[int, int],
@@ -330,3 +325,82 @@ class StackedOperator(Operator):
 
     def _split(self, rows: Array) -> list[Array]:
         return np.split(rows, self._ends[:-1])
+
+
+class BlockedOperator(Operator):
+    """Blocks of rows, one below the other, each read where it is multiplied: one pass for a product with B or B'GB.
+
+    Parameters
+    ----------
+    blocks : sequence
+        Matrices, paths of files that ``scipy.sparse.save_npz`` wrote, or functions that return a matrix.
+    engine : object with ``map(function, items)``
+        Where blocks are read: any ``concurrent.futures`` executor. Here unless given. Sums are taken in the order of
+        the blocks, so the numbers are the same.
+
+    Examples
+    --------
+    >>> import scipy.sparse
+    >>> X = scipy.sparse.random(90, 20, density=0.2, random_state=0, format="csr")
+    >>> B = BlockedOperator([X[:40], lambda: X[40:]])
+    >>> B.shape, bool(np.allclose(B.normal_times(np.ones(90), np.ones(20)), X.T @ (X @ np.ones(20))))
+    ((90, 20), True)
+    """
+
+    def __init__(self, blocks: Sequence[Any], engine: Any = None, *, ones: bool = False) -> None:
+        self.blocks, self._engine, self._ones = tuple(blocks), engine, ones
+        found = list(self._mapped("about", None, self.blocks))
+        widths = sorted({width for _, width, _ in found})
+        require(len(widths) == 1, "blocks of rows with equally many columns", widths or "no block",
+                "Check how the blocks were written.")
+        self._ends = np.cumsum([n for n, *_ in found])
+        self.shape, self.nnz = (int(self._ends[-1]), widths[0]), sum(entries for *_, entries in found)
+
+    def with_ones(self) -> "BlockedOperator":
+        """The same with a column of ones at the end."""
+        return BlockedOperator(self.blocks, self._engine, ones=True)
+
+    def _mapped(self, what: str, shared: Any, own: Iterable[Any]) -> Iterable[Any]:
+        work, items = partial(_product, what, self._ones, shared), zip(self.blocks, own, strict=True)
+        return map(work, items) if self._engine is None else self._engine.map(work, items)
+
+    def _summed(self, what: str, shared: Any, own: Array) -> Array:
+        return np.asarray(sum(self._mapped(what, shared, np.split(own, self._ends[:-1]))))
+
+    def _times(self, U: Array) -> Array:
+        return np.concatenate(list(self._mapped("times", U, self.blocks)))
+
+    def _transpose_times(self, W: Array) -> Array:
+        return self._summed("transposed", None, W)
+
+    def normal_times(self, weights: Array, U: Array) -> Array:
+        self.n_products += 2 if U.ndim == 1 else 2 * U.shape[1]
+        return self._summed("normal", U, weights if U.ndim == 1 else weights[:, None])
+
+    def gram_diagonal(self, gamma: Array) -> Array:
+        return self._summed("diagonal", None, gamma)
+
+    def gram(self, gamma: Array) -> Array:
+        return np.asfortranarray(self._summed("gram", None, gamma[:, None]))
+
+    def row_norms_squared(self, scale: Array) -> Array:
+        return np.concatenate(list(self._mapped("norms", scale, self.blocks)))
+
+
+def _product(what: str, ones: bool, shared: Any, item: tuple[Any, Any]) -> Any:
+    """What one block adds, read here; ``own`` is its share of a vector over all rows."""
+    block, own = item
+    X = block() if callable(block) else scipy_sparse.load_npz(block) if isinstance(block, str | PathLike) else block
+    X = scipy_sparse.csr_array(X, dtype=np.float64)
+    if ones:
+        X = scipy_sparse.hstack([X, np.ones((X.shape[0], 1))], format="csr")
+    if what == "about":
+        check_finite_csr(X, "a block")
+        return *X.shape, X.nnz
+    if what == "gram":
+        return (X.T @ X.multiply(own)).toarray()
+    if what in ("times", "normal"):
+        product = X @ shared
+        return product if what == "times" else X.T @ (own * product)
+    X = X if what == "transposed" else X.power(2)
+    return X @ shared if what == "norms" else X.T @ own

@@ -154,8 +154,7 @@ def _spread(F: Array, excess: Array, weight: Array) -> Array:
 def pooled(f: Array, spread: Array, ratio: Array, noise: Array, fit_error: Array) -> Pooled:
     """The best prediction of each ratio from ``f`` and from its own estimate; always positive.
 
-    A row is moved by no more than `FARTHEST` of its noise (limited translation, Efron and Morris 1972): rows unlike
-    the others, such as edges in a picture, keep what their own estimate says, and its error.
+    No row moves by more than `FARTHEST` of its noise (Efron and Morris 1972): odd ones keep their own.
     """
     total = spread**2 + noise**2
     share = np.divide(spread**2, total, out=np.ones_like(total), where=total > 0.0)
@@ -173,8 +172,7 @@ def pooled_error(share: Array, noise: Array, fit_error: Array) -> Array:
 def fit_errors(F: Array, f: Array, weight: Array, watched: Index, probes: Array) -> Array:
     """Standard errors of f = exp(F beta), from what each probe alone would make of beta.
 
-    ``probes`` holds residuals of the ``watched`` rows, one column per probe. Rows share the probes, so the errors of
-    rows that resemble each other (the pixels of one edge) may be one and the same, and then the fit takes them over.
+    ``probes`` holds residuals of the ``watched`` rows, one column per probe, which rows that are alike may share.
     """
     n = probes.shape[1]
     slope = F[watched] * f[watched, None]
@@ -302,10 +300,7 @@ class ProbedRows:
         return pooled(f, doubted, ratio, noise, fit_error), noise
 
     def _doubt(self, e: Array) -> float:
-        """Standard error of the mean of tau^2, by leaving out each probe in turn.
-
-        The rows share the probes, so that many rows do not make a small spread visible under large noise.
-        """
+        """Standard error of the mean of tau^2, by leaving out each probe in turn: rows share the probes."""
         n = e.shape[1]
         if n < 3:
             return float(np.mean(e**2))
