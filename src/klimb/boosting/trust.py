@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from klimb.boosting.gaussians import log_mixture, moments, spread_draws, widened
+from klimb.boosting.gaussians import moments
 from klimb.boosting.proposals import BEYOND, THIN
 from klimb.numerics.arrays import Array
 from klimb.numerics.pareto import RELIABLE, SmoothedWeights, smooth_deeper
@@ -122,14 +122,12 @@ class Weighed:
     def __init__(self, mixture: Mixture, own: Array) -> None:
         self.mixture = mixture
         per_scale = len(own) // (2 * len(BEYOND))
-        wide = [widened(mixture.parts, far) for far in BEYOND]
-        self.U = np.concatenate([own, *(spread_draws(mixture.weights, parts, per_scale, mixture.seed + 211 + j)
-                                        for j, parts in enumerate(wide))])
+        wide = [mixture.parts.widened(far) for far in BEYOND]
+        self.U = np.concatenate([own, *(q.draws(per_scale, mixture.seed + 211 + j) for j, q in enumerate(wide))])
         self.n_own = len(own)
         self.log_p = mixture.target.values(self.U, far=True)
         self.log_q = mixture._log_free(self.U)
-        terms = [np.log(self.n_own) + self.log_q]
-        terms += [np.log(per_scale) + log_mixture(mixture.weights, parts.log_densities(self.U)) for parts in wide]
+        terms = [np.log(self.n_own) + self.log_q, *(np.log(per_scale) + q.log_density(self.U) for q in wide)]
         self.log_r = np.logaddexp.reduce(terms, axis=0) - np.log(len(self.U))
 
     @cached_property
