@@ -25,8 +25,7 @@ class KnownParameters(Conditional):
             np.broadcast_to(part, (*self.plates, *part.shape[part.ndim - ndim :]))
             for part, ndim in zip(prior.natural, prior.event_ndims, strict=True)
         ))
-        self.dimension = next((part.shape[-1] for part, ndim in zip(prior.natural, prior.event_ndims, strict=True)
-                               if ndim), 1)
+        self.dimension = prior.dimension
 
     def natural(self, state: NetworkState) -> Naturals:
         return self.prior.natural

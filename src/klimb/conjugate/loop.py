@@ -171,6 +171,30 @@ class Fitted:
         return f"Fitted(bound={self.bound:.6g}, status={self.status.name}, n_iter={self.n_iter})"
 
 
+class Climb:
+    """The history of a fit, and its end: when what the bound may still gain is below ``tol`` (1 + |bound|)."""
+
+    def __init__(self, bound: float, tol: float, callback: Callable[[Iteration], Any] | None) -> None:
+        self.bound, self.gain, self.tol, self.callback = bound, np.inf, tol, callback
+        self.begin, self.status = perf_counter(), Status.MAX_ITER
+        self.rows = [Iteration(0, bound, np.inf, 1.0, "start", 0.0, 0, 0)]
+
+    def ends(self, bound: float, step: float, rule: str, visits: int, least: int = 2) -> bool:
+        """Note the bound after a sweep; whether it was the last one, which it cannot be before the ``least``-th."""
+        number, before = len(self.rows), self.gain
+        self.gain, self.bound = bound - self.bound, bound
+        left = remaining(self.gain, before) if np.isfinite(self.gain) else np.inf
+        self.rows.append(Iteration(number, bound, left, step, rule, perf_counter() - self.begin, visits, 0))
+        if self.callback is not None and self.callback(self.rows[-1]) is False:
+            self.status = Status.STOPPED
+        elif number >= least and left <= self.tol * (1.0 + abs(bound)):
+            self.status = Status.CONVERGED
+        return self.status is not Status.MAX_ITER
+
+    def fitted(self, network: Network, state: NetworkState) -> Fitted:
+        return Fitted(network, state, self.bound, self.status, History(self.rows))
+
+
 def fit(*evidence: Evidence, step: ProximalPoint | None = None, start: Mapping[Variable, Family] | None = None,
         tol: float = 1e-6, max_iter: int = 1000, callback: Callable[[Iteration], Any] | None = None,
         improve: Callable[[NetworkState], NetworkState | None] | None = None) -> Fitted:
@@ -193,15 +217,13 @@ def fit(*evidence: Evidence, step: ProximalPoint | None = None, start: Mapping[V
     step = step or ProximalPoint()
     state = prior_state(network.variables, start)
     order = _order(network, start or {})
-    begin, bound, gain, status = perf_counter(), network.bound(state), np.inf, Status.MAX_ITER
-    rows = [Iteration(0, bound, np.inf, 1.0, "start", 0.0, 0, 0)]
-    stretch = Stretch(order)
-    for number in range(1, max_iter + 1):
+    climb, stretch = Climb(network.bound(state), tol, callback), Stretch(order)
+    for _ in range(max_iter):
         rule = "sweep"
         if step.keep == 0 and (longer := stretch.propose(state)) is not None:
             rule = "stretch"
             sweep(network, order, longer, step.keep)
-            if (new := network.bound(longer)) > bound:
+            if (new := network.bound(longer)) > climb.bound:
                 state = longer
             else:  # too far: the plain sweep from where we were
                 rule = "sweep"
@@ -212,16 +234,9 @@ def fit(*evidence: Evidence, step: ProximalPoint | None = None, start: Mapping[V
         if improve is not None and (other := improve(state)) is not None and (height := network.bound(other)) > new:
             state, new = other, height
         stretch.seen(state)
-        before, gain, bound = gain, new - bound, new
-        left = remaining(gain, before)
-        rows.append(Iteration(number, bound, left, 1.0 - step.keep, rule, perf_counter() - begin, len(order), 0))
-        if callback is not None and callback(rows[-1]) is False:
-            status = Status.STOPPED
+        if climb.ends(new, 1.0 - step.keep, rule, len(order)):
             break
-        if number > 1 and left <= tol * (1.0 + abs(bound)):
-            status = Status.CONVERGED
-            break
-    return Fitted(network, state, bound, status, History(rows))
+    return climb.fitted(network, state)
 
 
 class Stretch:

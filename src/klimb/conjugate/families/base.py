@@ -48,6 +48,12 @@ class Family(ABC):
         """Shape of the independent copies."""
         return self.natural[0].shape[: self.natural[0].ndim - self.event_ndims[0]]
 
+    @property
+    def dimension(self) -> int:
+        """Entries of the event, 1 for scalars."""
+        shaped = zip(self.natural, self.event_ndims, strict=True)
+        return next((part.shape[-1] for part, ndim in shaped if ndim), 1)
+
     @abstractmethod
     def log_partition(self) -> Array:
         """A(natural), one number per plate."""

@@ -112,10 +112,6 @@ class Wishart(Family):
         super().__init__((0.5 * (degrees - D - 1), -0.5 * matrix))
 
     @property
-    def dimension(self) -> int:
-        return int(self.natural[1].shape[-1])
-
-    @property
     def dof(self) -> Array:
         return 2.0 * self.natural[0] + self.dimension + 1
 

@@ -75,10 +75,6 @@ class MultivariateNormal(Family):
         P = np.broadcast_to(P, (*plates, *P.shape[-2:]))
         super().__init__((np.broadcast_to(matvec(P, m), (*plates, m.shape[-1])), -0.5 * P))
 
-    @property
-    def dimension(self) -> int:
-        return int(self.natural[0].shape[-1])
-
     @cached_property
     def root(self) -> Array:
         """Lower Cholesky factor of the precision."""
@@ -193,10 +189,6 @@ class MeansAndPrecision(Family):
         second = precision.natural[1] - 0.5 * self._together(scaled[..., :, None] * m[..., None, :], 2)
         half_count = self._together(np.full(plates, 0.5))
         super().__init__((scaled, -0.5 * k, second, np.asarray(precision.natural[0] + half_count)))
-
-    @property
-    def dimension(self) -> int:
-        return int(self.natural[0].shape[-1])
 
     @property
     def mean(self) -> Array:
