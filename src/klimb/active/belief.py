@@ -119,7 +119,6 @@ class PrimalBelief(Belief):
     def _in_own_units(self, vectors: Array) -> Array:
         """R^-1 vectors, infinite where R has no inverse (a weight without variance)."""
         from scipy.linalg import solve_triangular
-
         rows, columns = self._root.shape
         if rows != columns or (self._upper and not np.diagonal(self._root).all()):
             return np.full(np.shape(vectors), np.inf)

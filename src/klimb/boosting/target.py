@@ -68,7 +68,6 @@ def double_precision(jax: Any) -> AbstractContextManager[Any]:
     if hasattr(jax, "enable_x64"):
         return jax.enable_x64(True)  # type: ignore[no-any-return]
     from jax.experimental import enable_x64
-
     return enable_x64()  # type: ignore[no-any-return]
 
 

@@ -46,7 +46,6 @@ def command(keys: tuple[str, ...], listing: bool, quick: bool, data: Path | None
       klimb reproduce A-table2 A-table3 --data ~/uci --out papers
     """
     from klimb.apps.papers.experiment import EXPERIMENTS, canonical
-
     if fresh and so_far:
         raise click.UsageError("--fresh forgets what --so-far would show: say one of them")
     if listing:
@@ -56,7 +55,6 @@ def command(keys: tuple[str, ...], listing: bool, quick: bool, data: Path | None
         raise click.UsageError("name a table or figure, or use --list")
     from klimb.apps.papers.experiment import run, shown, stem
     from klimb.apps.papers.pictures import NEEDS_MATPLOTLIB, can_draw
-
     size: Size = "quick" if quick else "full"
     everything = "all" in [key.lower() for key in keys]
     names = list(EXPERIMENTS) if everything else [canonical(key) for key in keys]
@@ -98,7 +96,6 @@ def progress(title: str, quiet: bool) -> Callable[[str, int, int], None]:
 def completions(begun: str) -> list[str]:
     """Keys that begin so, for the shell."""
     from klimb.apps.papers.experiment import EXPERIMENTS
-
     return [key for key in [*EXPERIMENTS, "all"] if key.lower().startswith(begun.lower())]
 
 
@@ -106,7 +103,6 @@ def listed(as_json: bool = False) -> str:
     """All that can be reproduced, as a table or as JSON."""
     from klimb.apps.papers.experiment import EXPERIMENTS, PAPERS
     from klimb.report.text import table
-
     if as_json:
         return json.dumps([{"key": key, "title": one.title, "data": one.data, "full": one.full}
                            for key, one in EXPERIMENTS.items()], ensure_ascii=False)

@@ -71,7 +71,6 @@ class Summand:
 
     def __add__(self, other: Any) -> Any:
         from klimb.conjugate.means import SumPredictor, as_predictor
-
         return SumPredictor((as_predictor(self), as_predictor(other)))
 
     __radd__ = __add__
@@ -87,7 +86,6 @@ class Variable(Summand):
     def observe(self, values: Any) -> Evidence:
         """The evidence of having seen these values; NaN is missing."""
         from klimb.conjugate.observations import ObservedVariable
-
         return ObservedVariable(self, values)
 
     def __getitem__(self, index: Any) -> View:

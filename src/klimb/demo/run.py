@@ -47,7 +47,6 @@ def load_summit() -> dict[str, Any]:
 def fit_summit() -> FormulaFit:
     """The example fit."""
     from klimb.models.door import fit
-
     return fit(FORMULA, load_summit(), family=FAMILY)
 
 
@@ -56,7 +55,6 @@ def run(folder: Path, tell: Callable[[str], None] = print) -> FormulaFit:
     from klimb.report.charts import effect_chart
     from klimb.report.page import page
     from klimb.report.svg import side_by_side
-
     fit = fit_summit()
     tell(f"{TITLE}\n\n{fit}\n\n{predictions(fit)}\n")
     report = fit.report(title=TITLE, source="summit.csv, which comes with klimb (simulated)", reproduce=LINES)

@@ -172,7 +172,6 @@ def _lock(file: int, path: Path) -> None:
             import fcntl
         except ImportError:  # Windows
             import msvcrt
-
             os.lseek(file, 1 << 30, os.SEEK_SET)  # a byte that is never written
             msvcrt.locking(file, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
         else:

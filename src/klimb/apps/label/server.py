@@ -233,7 +233,6 @@ def _files() -> dict[str, tuple[bytes, str]]:
     """The page itself. It holds nothing of the data: that comes by `Session.state`, to who has the token."""
     from klimb.report.page import LOGO
     from klimb.report.svg import CHART_STYLE, PAGE_STYLE
-
     def read(name: str) -> str:
         return (ASSETS / name).read_text(encoding="utf-8")
 

@@ -109,7 +109,6 @@ def machine() -> dict[str, Any]:
     import threadpoolctl
 
     import klimb
-
     blas = sorted({f"{info.get('internal_api')} {info.get('version')} {info.get('architecture', '')}".strip()
                    for info in threadpoolctl.threadpool_info() if info.get("user_api") == "blas"})
     return {"klimb": klimb.__version__, "python": platform.python_version(), "numpy": np.__version__,
@@ -247,7 +246,6 @@ def stem(key: str, size: Size) -> str:
 def _work(record: Record, jobs: Sequence[Job], hear: Hear | None) -> None:
     """The jobs that are still to be done, with one BLAS thread: CPU seconds then measure work."""
     import threadpoolctl
-
     tell = hear or (lambda *_: None)
     left = [job for job in jobs if job.name not in record.results]
     done = len(jobs) - len(left)

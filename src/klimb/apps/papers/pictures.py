@@ -72,7 +72,6 @@ def panels(path: Path, rows: int, columns: int, size: tuple[float, float], **mor
     """A figure and its axes (a two-dimensional array), written to ``path`` at the end, whole or not at all."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
-
     with rc_context(STYLE):
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False, **more)

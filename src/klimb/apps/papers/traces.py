@@ -290,7 +290,6 @@ def sign_tables(results: Results) -> list[PaperTable]:
 def draw_signs(results: Results, path: Path) -> None:
     """Three panels as in the paper, and three more likelihoods below."""
     from matplotlib.colors import ListedColormap
-
     colours = ListedColormap(["#bcd7ea", "#ffffff", "#f6d9a8"])  # falling, flat, growing
     with panels(path, 2, 3, (12.0, 7.2)) as (_, axes):
         places = zip(["logistic", "logistic", *MAPS], [None, "GLM", "GP", None, None, None], strict=True)

@@ -64,17 +64,14 @@ def _tables(path: str, choose: Choice, options: ReadOptions, *, whole: bool) -> 
         kind = options.format or _kind(path, head)
         if kind == "csv":
             from klimb.cli.tables.csvfile import stream_csv
-
             with _text(stream, options) as text:
                 yield from stream_csv(text, choose, options, whole=whole)
         elif kind == "svmlight":
             from klimb.cli.tables.arrays import read_svmlight
-
             with _text(stream, options) as text:
                 yield read_svmlight(text, choose)
         else:
             from klimb.cli.tables.arrays import read_npz, stream_parquet
-
             source = stream if stream.seekable() else io.BytesIO(stream.read())
             if kind == "npz":
                 yield read_npz(source, choose)

@@ -170,7 +170,6 @@ def hidden_markov(y: Any, n_states: int, *, emission: Literal["normal", "poisson
 def kmeans(X: Array, count: int, seed: int = 0) -> Any:
     """The nearest of ``count`` centres for every row: k-means++ and ten rounds on some rows, then a few on all."""
     from scipy.cluster.vq import kmeans2
-
     rng = np.random.default_rng(seed)
     some = X if len(X) <= SEED_ROWS else X[rng.choice(len(X), max(SEED_ROWS, count), replace=False)]
     with warnings.catch_warnings(), np.errstate(invalid="ignore"):  # equal rows leave no distances to draw by
