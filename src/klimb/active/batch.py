@@ -51,7 +51,6 @@ TIE = 1e-9  # scores closer than this, relative to the largest, are equal: the f
 @dataclass(frozen=True, eq=False)
 class Box:
     """The spline of log ``score`` between ``low`` and ``high``, both (m, log v)."""
-
     score: Score
     site: Site
     low: tuple[float, float]

@@ -36,7 +36,6 @@ SOLVED = 1e-11  # residual of the systems
 
 class Belief(ABC):
     """A Gaussian over the weights."""
-
     mean: Array
     exact: bool = True  # whether ``variances`` are exact, and not estimates from below
 
@@ -239,7 +238,6 @@ def belief_of(posterior: Posterior, kept: CrossProducts | None = None, rows: Ind
 
 class KrylovBelief(Belief):
     """V_w = A^-1 by conjugate gradients; variances of a pool from below, by ``k`` Lanczos vectors."""
-
     exact = False
 
     def __init__(self, matrix: NormalMatrix, mean: Array, k: int, seed: int = 0) -> None:

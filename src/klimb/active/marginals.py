@@ -32,7 +32,6 @@ LOST = 1e-10  # share of its former value below which a variance is a difference
 @dataclass(frozen=True, eq=False)
 class Pending:
     """V - sum_k c_k d_k d_k': the covariance of the weights after inclusions that no fit has seen yet."""
-
     belief: Belief
     directions: tuple[Array, ...] = ()
     weights: tuple[float, ...] = ()
@@ -82,7 +81,6 @@ class Pending:
 
 class Targets(NamedTuple):
     """Rows whose predictions matter: ``rows`` (T x D), V rows' (D x T), and the marginals of their latent values."""
-
     rows: Array
     directions: Array
     m: Array
@@ -104,7 +102,6 @@ class Targets(NamedTuple):
 @dataclass(eq=False)
 class WorkCounts:
     """What the algebra has cost, from one state to the next."""
-
     products: int = 0  # with the pool
     solves: int = 0  # of systems
     recomputed: int = 0  # variances that were solved for
@@ -115,7 +112,6 @@ class WorkCounts:
 @dataclass(frozen=True, eq=False)
 class Snapshot:
     """The marginals of all rows at one time, and what the weights were then."""
-
     m: Array
     v: Array
     pending: Pending = field(repr=False)
@@ -129,7 +125,6 @@ class Snapshot:
 
 class Drift(NamedTuple):
     """How far marginals may be from a snapshot: |m' - m| <= shift sqrt(v) and v' <= growth v, for every row."""
-
     shift: float
     growth: float
 
@@ -137,7 +132,6 @@ class Drift(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class Marginals:
     """``m`` and ``v`` of every row of the pool, ``weights`` u, and ``log_det``: log|A| less that of the last fit."""
-
     pool: DesignMatrix = field(repr=False)
     site: Site
     pending: Pending = field(repr=False)

@@ -107,7 +107,6 @@ def _holds(target: Target, centre: Array, scale: Array, low: Array, high: Array,
 
 class Cut(NamedTuple):
     """A mixture, points drawn from it with the target's values, and the bound there."""
-
     q: Gaussians
     X: Array
     share: Array

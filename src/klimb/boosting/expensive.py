@@ -65,7 +65,6 @@ class KnownPoints:
 @dataclass(frozen=True, eq=False)
 class SurrogateModel:
     """A surrogate in whitened coordinates z = inverse (u - centre), as a function of u; it falls beyond all points."""
-
     surrogate: Surrogate
     centre: Array
     inverse: Array

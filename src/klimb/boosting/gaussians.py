@@ -20,7 +20,6 @@ CHUNK = 1 << 22  # numbers in one block of work
 @dataclass(frozen=True, eq=False)
 class Gaussians:
     """q = sum_k weights[k] N(means[k], roots[k] roots[k]'); a root is any invertible square matrix."""
-
     means: Array  # K x D
     roots: Array  # K x D x D
     weights: Any = None  # K, equal unless given; may be zero

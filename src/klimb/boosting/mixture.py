@@ -21,7 +21,6 @@ DRAWS = 1 << 13  # for moments and quantiles without a closed form
 
 class Ended(Enum):
     """Why a run ended; ``advice`` says what to do about it."""
-
     GAP = "The estimated divergence from the target is below tol (twice that with points outside the mixture)."
     GAIN = "Another component, tried twice and with more nodes, gains less than tol."
     COMPONENTS = "n_components was reached while components still gained: raise it for a closer fit."

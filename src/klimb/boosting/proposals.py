@@ -32,7 +32,6 @@ Option: TypeAlias = tuple[Array, Array, int]  # mean and root of a candidate, an
 
 class Outlook(NamedTuple):
     """Points with log p, ``per_part`` of each of some ``parts`` that are wider than a mixture: what it never sees."""
-
     parts: Gaussians
     per_part: int
     X: Array
@@ -50,7 +49,6 @@ def looked_out(target: Target, fit: EvaluatedMixture, seed: int) -> Outlook:
 
 class Pool(NamedTuple):
     """Points drawn from q: probability of each, owner, log p - log q and log q."""
-
     X: Array
     share: Array
     owner: Array

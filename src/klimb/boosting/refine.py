@@ -39,7 +39,6 @@ Natural: TypeAlias = tuple[Array, Array, Array]  # in weights, moves and factors
 @dataclass(frozen=True, eq=False)
 class EvaluatedMixture:
     """A mixture with the target's values and (whitened) slopes at the nodes of each component."""
-
     parts: Gaussians
     values: Array  # K x S, log p at the nodes
     slopes: Array  # K x S x D, L_k' grad log p

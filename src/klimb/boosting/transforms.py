@@ -23,7 +23,6 @@ EDGE = np.finfo(float).tiny
 
 class Transform(ABC):
     """A map of a block of coordinates: u (n_free of them) to x (``size`` of them)."""
-
     elementwise: bool = False  # each x is a rising function of its own u
     size: int  # entries of x
 
@@ -77,7 +76,6 @@ class Real(Transform):
 
 class HalfLine(Transform):
     """x on one side of ``edge``: x = edge + sign exp(sign u), a rising function of u."""
-
     elementwise = True
     sign: float = 1.0
     edge: Any  # where the half line begins, or ends where ``sign`` is -1

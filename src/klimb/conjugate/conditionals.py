@@ -73,7 +73,6 @@ class Scale:
 
 class NormalGiven(Conditional):
     """x ~ Normal(predictor, precision)."""
-
     family = Normal
 
     def __init__(self, mean: Predictor, precision: Scale, plates: Plates, name: str) -> None:
@@ -113,7 +112,6 @@ class NormalGiven(Conditional):
 
 class MultivariateGiven(Conditional):
     """x ~ MultivariateNormal(mean, precision): precision a gamma per entry (ARD), one gamma, or a Wishart variable."""
-
     family = MultivariateNormal
 
     def __init__(self, mean: Any, precision: Variable, dimension: int, plates: Plates, name: str) -> None:
@@ -177,7 +175,6 @@ class MultivariateGiven(Conditional):
 
 class GammaGiven(Conditional):
     """x ~ Gamma(shape, rate) with a gamma variable as its rate."""
-
     family = Gamma
 
     def __init__(self, shape: Any, rate: View, plates: Plates, name: str) -> None:
@@ -196,7 +193,6 @@ class GammaGiven(Conditional):
 
 class CategoricalGiven(Conditional):
     """x ~ Categorical(p) with a Dirichlet variable p."""
-
     family = Categorical
 
     def __init__(self, probabilities: View, plates: Plates, name: str) -> None:

@@ -21,7 +21,6 @@ from klimb.numerics.lazy import scipy_sparse
 
 class Predictor(Summand, ABC):
     """f, one per plate."""
-
     plates: Plates
     variables: tuple[Variable, ...]
     gaussian: bool = True  # f is normal when its variables are; not so for products

@@ -42,7 +42,6 @@ class Stochastic:
 @dataclass
 class _Batch:
     """What a batch said last, and its own part of the bound with the shared moments taken out."""
-
     said: dict[Variable, Naturals] = field(default_factory=dict)
     own: float = 0.0
     local: list[Family] = field(default_factory=list)

@@ -37,7 +37,6 @@ class Evidence(ABC):
 
 class Conditional(ABC):
     """p(x | parents), conjugate: its natural parameter is linear in every parent's statistics."""
-
     family: type[Family]
     plates: Plates
     variables: tuple[Variable, ...]  # unknown parents

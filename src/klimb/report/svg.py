@@ -178,7 +178,6 @@ def _finite_runs(*columns: Sequence[float]) -> list[list[int]]:
 @dataclass(frozen=True, slots=True)
 class AxisScale:
     """Maps [low, high] to [start, end]; ``start`` may be the larger (heights grow upwards, SVG counts downwards)."""
-
     low: float
     high: float
     start: float

@@ -32,7 +32,6 @@ class NotSaved(KlimbError):
 
 class Contents(NamedTuple):
     """What a journal holds: its first line, the lines after it, and the bytes of a line that was cut off."""
-
     header: Entry
     entries: tuple[Entry, ...]
     torn: bytes
@@ -209,7 +208,6 @@ def csv_text(labels: Iterable[Entry]) -> str:
 @dataclass(frozen=True)
 class Settings:
     """Names of the labels and how items are chosen: ``batch`` at a time by ``score``, every ``check``-th at random."""
-
     labels: tuple[str, ...] = ("yes", "no")
     score: str = "bald"
     batch: int = 3

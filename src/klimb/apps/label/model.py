@@ -72,7 +72,6 @@ Z = 1.6448536269514722  # 90% intervals
 
 class Choice(NamedTuple):
     """Items to ask: why each was chosen, what the model thinks of it, and which features make it think so."""
-
     rows: tuple[int, ...]
     why: tuple[str, ...]  # "model" or "check"
     chances: tuple[tuple[Chance, ...], ...]  # per item, one for each label

@@ -112,7 +112,6 @@ class LabelServer(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     """One request after the other from one connection."""
-
     server: LabelServer
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "klimb", ""

@@ -31,7 +31,6 @@ MARKS = {"[G]": "s", "klimb": "o", "ADVI": "^"}
 
 class Toy(NamedTuple):
     """A normalised density on the line or in the plane, with its gradient, and the box in which it is drawn."""
-
     dim: int
     log_density: LogDensity
     gradient: LogDensity

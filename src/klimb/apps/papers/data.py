@@ -33,7 +33,6 @@ PAGE = "docs/papers/data.md"
 
 class DataSet(NamedTuple):
     """Rows of a data set: a design (dense or CSR), a target, and which rows are the official training set."""
-
     X: Any
     y: Array
     train: Any = None
@@ -46,7 +45,6 @@ class DataSet(NamedTuple):
 
 class TrainTest(NamedTuple):
     """Rows to train on and rows to test; dense or CSR."""
-
     X: Any
     y: Array
     X_test: Any
@@ -159,7 +157,6 @@ def read_npz(path: Path) -> DataSet:
 
 class Published(NamedTuple):
     """Where a data set is published, and how it is read from files (each may be compressed) that together are it."""
-
     where: str
     forms: Forms = {}  # noqa: RUF012 (never written to)
 

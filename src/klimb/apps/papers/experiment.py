@@ -44,14 +44,12 @@ Hear: TypeAlias = Callable[[str, int, int], None]  # job that begins, jobs done,
 
 class Job(NamedTuple):
     """A piece of an experiment that is done in one go, and once only."""
-
     name: str  # unique within the experiment, such as "sonar/ep/3"
     work: Callable[[Results], Found]
 
 
 class Experiment(NamedTuple):
     """One table or figure of a paper."""
-
     plan: Callable[[Library, Size], Sequence[Job]]
     tables: Callable[[Results], Sequence[PaperTable]]
     draw: Callable[[Results, Path], None] | None = None
@@ -64,7 +62,6 @@ def by_parts(results: Results) -> dict[tuple[str, ...], Found]:
 
 class PaperEntry(NamedTuple):
     """A table or figure, as experiments.toml has it."""
-
     title: str
     home: str
     data: Sequence[str]
@@ -119,7 +116,6 @@ def machine() -> dict[str, Any]:
 @dataclass
 class Record:
     """The file of one run, as far as it has come."""
-
     path: Path
     experiment: str
     size: Size

@@ -25,7 +25,6 @@ NEEDS_MATPLOTLIB = ("no picture: matplotlib is not installed. Run python -m pip 
 
 class PaperTable(NamedTuple):
     """Cells ready to be shown; the first ``left`` columns are text."""
-
     title: str
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]

@@ -49,7 +49,6 @@ MAPS: dict[str, tuple[sites.Site, float, float, float]] = {  # a site, the datum
 
 class TracePanel(NamedTuple):
     """A data set and its likelihood; for GLMs the variance of the prior."""
-
     data: str
     likelihood: str
     prior_variance: float | None = None  # of a GLM's weights; a process if None
@@ -78,7 +77,6 @@ def rows(library: Library, panel: TracePanel, limit: int | None) -> tuple[Array,
 
 class Setting(NamedTuple):
     """What is fitted, and the marginal variances under V = I (0.1 I for counts)."""
-
     latent: Any
     site: sites.Site
     y: Array

@@ -24,7 +24,6 @@ Choice: TypeAlias = Callable[[tuple[str, ...]], Sequence[str]]
 @dataclass(frozen=True)
 class ReadOptions:
     """How to read a table, where its own text does not say it."""
-
     format: str | None = None  # csv, parquet, npz, svmlight; None: by name and content
     delimiter: str | None = None  # None: the one that fits the first lines
     decimal: str = "."
@@ -36,7 +35,6 @@ class ReadOptions:
 
 class Table(NamedTuple):
     """Some rows of a table: equally long arrays by name, and the number of rows that came before."""
-
     columns: dict[str, Any]
     n: int
     header: tuple[str, ...]  # every column the file has, read or not

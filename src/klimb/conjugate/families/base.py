@@ -30,7 +30,6 @@ class NaturalPart:
 
 class Family(ABC):
     """A distribution, or one per plate, of an exponential family. Members are records of their natural parameters."""
-
     event_ndims: ClassVar[tuple[int, ...]]  # how many trailing axes of each natural parameter belong to the event
 
     def __init__(self, natural: Naturals) -> None:

@@ -198,7 +198,6 @@ class Beta(Family):
 
 class Dirichlet(Family):
     """Dirichlet(concentration): statistics log x."""
-
     event_ndims: ClassVar[tuple[int, ...]] = (1,)
     concentration = NaturalPart(0)
 
@@ -237,7 +236,6 @@ class Dirichlet(Family):
 
 class Categorical(Family):
     """Categorical(probabilities): statistics are the indicators of the classes; natural parameters are logits."""
-
     event_ndims: ClassVar[tuple[int, ...]] = (1,)
 
     def __init__(self, probabilities: Any) -> None:

@@ -62,7 +62,6 @@ class Normal(Family):
 
 class MultivariateNormal(Family):
     """MultivariateNormal(mean, precision): statistics (x, x x')."""
-
     event_ndims: ClassVar[tuple[int, ...]] = (1, 2)
     precision = NaturalPart(1, -2.0)
 
@@ -173,7 +172,6 @@ class NormalGamma(Family):
 
 class MeansAndPrecision(Family):
     """What a normal-Wishart distribution has in common with its tied form, whose means share one precision matrix."""
-
     tied: ClassVar[bool]  # whether the last plate of the means shares one L
     kappa = NaturalPart(1, -2.0)
 
@@ -231,7 +229,6 @@ class MeansAndPrecision(Family):
 
 class NormalWishart(MeansAndPrecision):
     """mu | L ~ Normal(mean, kappa L), L ~ Wishart(dof, rate): statistics (L mu, mu'L mu, L, log det L)."""
-
     event_ndims: ClassVar[tuple[int, ...]] = (1, 0, 2, 0)
     tied = False
 

@@ -35,7 +35,6 @@ ROUNDING = 1e-12
 
 class MatrixFactorisation(NamedTuple):
     """A fitted factorisation: rows and columns as normal vectors, one relevance per direction."""
-
     fit: Fitted
     rows: MultivariateNormal
     columns: MultivariateNormal
@@ -183,7 +182,6 @@ def _moved(factor: Family, dual: Array) -> MultivariateNormal:
 
 class CountFactorisation(NamedTuple):
     """Gaussian rows and columns of a fitted matrix of counts, with the bound after every sweep."""
-
     row_means: Array
     row_covariances: Array
     column_means: Array
@@ -204,7 +202,6 @@ class CountFactorisation(NamedTuple):
 
 class _Side(NamedTuple):
     """Gaussians N(m, V), one a row."""
-
     m: Array
     V: Array
 

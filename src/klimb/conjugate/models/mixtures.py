@@ -26,7 +26,6 @@ FRESH = 8  # passes in which documents are fitted from scratch
 @dataclass(frozen=True, eq=False)
 class GaussianMixture:
     """A fitted mixture. Components are in order of weight, the heaviest first."""
-
     fit: Fitted
     weights: Array  # expected weights
     means: Array  # K x D
@@ -109,7 +108,6 @@ def gaussian_mixture(X: Any, n_components: int, *, covariance: Shape = "full", c
 
 class HiddenMarkov(NamedTuple):
     """A fitted hidden Markov model; states are in order of their mean (of the first column)."""
-
     fit: Fitted
     shares: Array  # probability of each state at each time
     transition: Array  # expected transition probabilities
@@ -181,7 +179,6 @@ def kmeans(X: Array, count: int, seed: int = 0) -> Any:
 @dataclass(frozen=True, eq=False)
 class LatentDirichlet:
     """A fitted topic model: ``words`` holds one Dirichlet over the vocabulary per topic."""
-
     fit: Fitted
     words: Dirichlet
     share_prior: float
