@@ -9,8 +9,6 @@ Exact by a D x D root of V_w where columns are few, by the N x N factor of the l
 a lower bound by k products with the labelled rows and k with the pool, exact where k reaches the number of columns.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
@@ -55,11 +53,11 @@ class Belief(ABC):
         """sqrt(d' V_w^-1 d) for d = mean - self.mean, so |x'd| is at most that times sqrt(x' V_w x); or infinity."""
         return float(np.inf)
 
-    def growth(self, later: Belief) -> float:
+    def growth(self, later: "Belief") -> float:
         """A bound of x' V' x / x' V_w x over all x, where V' is the covariance of ``later``; or infinity."""
         return 1.0 if later is self else float(np.inf)
 
-    def after(self, mean: Array, directions: Sequence[Array], weights: Sequence[float]) -> Belief | None:
+    def after(self, mean: Array, directions: Sequence[Array], weights: Sequence[float]) -> "Belief | None":
         """N(mean, V_w - sum_k c_k d_k d_k') as a belief of its own, where that is cheap; else None."""
         return None if directions else self
 

@@ -10,8 +10,6 @@ Estimated variances (Lanczos) are corrected by the solution d before the site is
 zero is solved for. The product w waits until somebody asks for all rows: `Drift` and `Marginals.at` do without.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -57,7 +55,7 @@ class Pending:
             found[part] = np.square(w, out=w) @ c
         return found
 
-    def including(self, d: Array, c: float, e: float) -> Pending:
+    def including(self, d: Array, c: float, e: float) -> "Pending":
         """After one more inclusion."""
         return Pending(self.belief, (*self.directions, d), (*self.weights, c), (*self.steps, e))
 
@@ -87,12 +85,12 @@ class Targets(NamedTuple):
     v: Array
 
     @staticmethod
-    def of(rows: Array, pending: Pending, weights: Array) -> Targets:
+    def of(rows: Array, pending: Pending, weights: Array) -> "Targets":
         """Those of a state: one solve per target."""
         directions = pending.times(np.ascontiguousarray(rows.T))
         return Targets(rows, directions, rows @ weights, np.maximum(np.einsum("td,dt->t", rows, directions), 0.0))
 
-    def including(self, d: Array, c: float, e: float) -> Targets:
+    def including(self, d: Array, c: float, e: float) -> "Targets":
         """After an inclusion."""
         w = self.rows @ d
         return Targets(self.rows, self.directions - np.multiply.outer(c * d, w), self.m + e * w,
@@ -144,7 +142,7 @@ class Marginals:
 
     @staticmethod
     def of(pool: DesignMatrix, site: Site, belief: Belief, before: Snapshot | None = None,
-           counts: WorkCounts | None = None) -> Marginals:
+           counts: WorkCounts | None = None) -> "Marginals":
         """Those of a fit; ``before`` are those of an earlier one."""
         return Marginals(pool, site, Pending(belief), belief.mean, before, counts=counts or WorkCounts())
 
@@ -230,7 +228,7 @@ class Marginals:
         # A step is no longer in the units of the snapshot than in its own, those of a V that has shrunk since.
         return Drift(self.travelled, 1.0) if same else Drift(np.inf, np.inf)
 
-    def include(self, row: int, y: float) -> tuple[Marginals, Inclusion]:
+    def include(self, row: int, y: float) -> "tuple[Marginals, Inclusion]":
         """With label ``y`` (as ``site.validate`` gives it) of ``row``: one solve; the product with the pool waits."""
         x = row_vector(self.pool, row)
         d = self.pending.times(x)
@@ -239,7 +237,7 @@ class Marginals:
         gamma, slope = float(new.gamma[0]), float(new.slope[0])
         return self.with_site(x, d, gamma, slope, known=True), new
 
-    def with_site(self, x: Array, d: Array, gamma: float, slope: float, *, known: bool = False) -> Marginals:
+    def with_site(self, x: Array, d: Array, gamma: float, slope: float, *, known: bool = False) -> "Marginals":
         """With the site exp(slope s - gamma s^2 / 2) on s = x'w, ``d`` = V x; the means stay unless it is ``known``."""
         mean, variance = float(x @ self.weights), max(float(x @ d), 0.0)
         kappa = 1.0 + gamma * variance

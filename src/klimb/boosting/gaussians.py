@@ -1,7 +1,5 @@
 """Mixtures of Gaussians, their nodes, and what a run writes down after every accepted step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -98,26 +96,26 @@ class Gaussians:
             out[own] += z[mixed[own]] @ root.T
         return np.asarray(out)
 
-    def weighted(self, weights: Array) -> Gaussians:
+    def weighted(self, weights: Array) -> "Gaussians":
         return Gaussians(self.means, self.roots, weights)
 
-    def take(self, index: Any) -> Gaussians:
+    def take(self, index: Any) -> "Gaussians":
         """The components ``index``, their weights normalised."""
         weights = self.weights[index]
         total = weights.sum()
         return Gaussians(self.means[index], self.roots[index], weights / total if total > 0.0 else None)
 
-    def joined(self, other: Gaussians, share: float = 0.5) -> Gaussians:
+    def joined(self, other: "Gaussians", share: float = 0.5) -> "Gaussians":
         """(1 - share) of this and ``share`` of ``other``."""
         return Gaussians(np.concatenate([self.means, other.means]), np.concatenate([self.roots, other.roots]),
                          np.concatenate([(1.0 - share) * self.weights, share * other.weights]))
 
-    def moved(self, a: Array, T: Array, weights: Array | None = None) -> Gaussians:
+    def moved(self, a: Array, T: Array, weights: Array | None = None) -> "Gaussians":
         """Means moved by roots[k] a[k], roots turned and stretched to roots[k] T[k]."""
         return Gaussians(self.means + np.einsum("kde,ke->kd", self.roots, a), np.matmul(self.roots, T),
                          self.weights if weights is None else weights)
 
-    def widened(self, far: float) -> Gaussians:
+    def widened(self, far: float) -> "Gaussians":
         """The same, wide enough that their mass lies ``far`` standard deviations outside its shell of sqrt(D)."""
         return Gaussians(self.means, (1.0 + far / np.sqrt(self.dim)) * self.roots, self.weights)
 

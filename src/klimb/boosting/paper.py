@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import softmax
 
-from klimb.boosting.gaussians import BoostStep, Gaussians, log_mixture, nodes, one_gaussian, step_of
+from klimb.boosting.gaussians import BoostStep, Gaussians, Watch, log_mixture, nodes, one_gaussian, step_of
 from klimb.boosting.target import Target, differences
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_optimize
@@ -97,7 +97,7 @@ def corrective(parts: Gaussians, values: Array, Z: Array) -> Array:
 
 
 def laplacian_boosted(target: Target, first: Gaussians, n_components: int, divergence: str, weights_rule: str,
-                      seed: int, watch: Callable[[BoostStep], None]) -> tuple[Gaussians, list[BoostStep]]:
+                      seed: int, watch: Watch) -> tuple[Gaussians, list[BoostStep]]:
     """[G] Algorithm 2 from the Gaussian ``first``, with the weights of Algorithm 1, Algorithm 3 or all refitted."""
     rng = np.random.default_rng(seed)
     Z, q = nodes(SAMPLES, first.dim, seed), first

@@ -3,8 +3,6 @@
 The points come from q, so that reweighting them by h/q gives the bound of (1 - alpha) q + alpha h for a candidate h.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -56,7 +54,7 @@ class Pool(NamedTuple):
     log_q: Array
 
     @classmethod
-    def of(cls, *fits: EvaluatedMixture, outlook: Outlook | None = None) -> Pool:
+    def of(cls, *fits: EvaluatedMixture, outlook: Outlook | None = None) -> "Pool":
         """The nodes of several evaluations of one mixture, and the points of an outlook."""
         q = fits[0].parts
         X = np.concatenate([fit.points.reshape(-1, q.dim) for fit in fits])

@@ -7,8 +7,6 @@ per component by Stein's identity). The model is maximised over everything, less
 expansions were made; then the true B at the new nodes judges the step, and rho falls or grows.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
@@ -63,18 +61,18 @@ class EvaluatedMixture:
     def bound(self) -> float:
         return float(self.parts.weights @ self.residual.mean(axis=1))
 
-    def take(self, index: Index) -> EvaluatedMixture:
+    def take(self, index: Index) -> "EvaluatedMixture":
         """The components ``index``, their weights normalised."""
         return EvaluatedMixture(self.parts.take(index), self.values[index], self.slopes[index], self.nodes,
                                 self.rho[index])
 
-    def joined(self, other: EvaluatedMixture, share: float) -> EvaluatedMixture:
+    def joined(self, other: "EvaluatedMixture", share: float) -> "EvaluatedMixture":
         """(1 - share) of this and ``share`` of ``other``."""
         each = ((self.values, other.values), (self.slopes, other.slopes), (self.rho, other.rho))
         values, slopes, rho = map(np.concatenate, each)
         return EvaluatedMixture(self.parts.joined(other.parts, share), values, slopes, self.nodes, rho)
 
-    def moved(self, to: Gaussians, moved: Index, values: Array, slopes: Array) -> EvaluatedMixture:
+    def moved(self, to: Gaussians, moved: Index, values: Array, slopes: Array) -> "EvaluatedMixture":
         """The weights of ``to`` and its components ``moved``, where the target is known now; the others stay."""
         found = []
         for old, new in ((self.parts.means, to.means[moved]), (self.parts.roots, to.roots[moved]),

@@ -4,8 +4,6 @@ f(x) becomes f(x(u)) |dx/du| in u. A simplex of n shares has n - 1 free coordina
 respect to its first n - 1 shares, as in Stan.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -191,7 +189,7 @@ class Ordered(Transform):
     size: int
 
     @property
-    def _gaps(self) -> TransformedBlocks:
+    def _gaps(self) -> "TransformedBlocks":
         """Of x_1, and of the steps to the next."""
         return TransformedBlocks([Real(), Positive(self.size - 1)])
 
@@ -266,7 +264,7 @@ class TransformedBlocks:
         self.elementwise = all(block.elementwise for block in self.blocks)
 
     @classmethod
-    def of(cls, transform: Any, dim: int) -> TransformedBlocks:
+    def of(cls, transform: Any, dim: int) -> "TransformedBlocks":
         """From None, one transform for all, or a list of blocks (transforms or their names)."""
         if transform is None:
             return cls([Real(dim)])

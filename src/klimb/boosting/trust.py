@@ -4,8 +4,6 @@ Draws of q alone are blind to what q leaves out. So a third of the points come f
 weighed by p over the density r of all draws together, and the tail of those weights says what to rely on.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -119,7 +117,7 @@ class MixtureTrust:
 class Weighed:
     """Points of q and around it with everything that their weights need; the target is evaluated once."""
 
-    def __init__(self, mixture: Mixture, own: Array) -> None:
+    def __init__(self, mixture: "Mixture", own: Array) -> None:
         self.mixture = mixture
         per_scale = len(own) // (2 * len(BEYOND))
         wide = [mixture.parts.widened(far) for far in BEYOND]
@@ -184,7 +182,7 @@ def tail(weights: SmoothedWeights) -> float:
     return weights.khat if felt else min(weights.khat, RELIABLE)
 
 
-def trust_of(mixture: Mixture, found: Weighed) -> MixtureTrust:
+def trust_of(mixture: "Mixture", found: Weighed) -> MixtureTrust:
     """Reasons for doubt first, then reasons to correct; what is left can be trusted."""
     corrected, own_sd = found.corrected, np.maximum(mixture.sd, np.finfo(float).tiny)
     ratio = np.maximum(corrected.sd, np.finfo(float).tiny) / own_sd

@@ -1,7 +1,5 @@
 """``klimb reproduce``: the tables and figures of the papers, with the papers' figures beside ours."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

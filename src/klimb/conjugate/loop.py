@@ -1,7 +1,5 @@
 """The network behind some data, and KL proximal-point: factors move to their optimum, and the bound never falls."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -197,7 +195,7 @@ class Climb:
 
 def fit(*evidence: Evidence, step: ProximalPoint | None = None, start: Mapping[Variable, Family] | None = None,
         tol: float = 1e-6, max_iter: int = 1000, callback: Callable[[Iteration], Any] | None = None,
-        improve: Callable[[NetworkState], NetworkState | None] | None = None) -> Fitted:
+        improve: "Callable[[NetworkState], NetworkState | None] | None" = None) -> Fitted:
     """Fit all unknowns behind some evidence.
 
     ``start`` gives factors to begin with (mixtures and factorisations need some asymmetry); the others begin at their
@@ -272,7 +270,7 @@ class Stretch:
         self.patience = min(2 * self.patience, 50)
         self.wait = self.patience
 
-    def propose(self, state: NetworkState) -> NetworkState | None:
+    def propose(self, state: NetworkState) -> "NetworkState | None":
         """A state further along, or None."""
         if self.wait > 0 or self.last is None or self.before is None or self.rho < 0.3:
             return None

@@ -1,7 +1,5 @@
 """The example from beginning to end: fit, table, verdict, predictions with intervals, report, picture."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable
 from importlib.resources import files
@@ -44,13 +42,13 @@ def load_summit() -> dict[str, Any]:
             for name, values in columns.items()}
 
 
-def fit_summit() -> FormulaFit:
+def fit_summit() -> "FormulaFit":
     """The example fit."""
     from klimb.models.door import fit
     return fit(FORMULA, load_summit(), family=FAMILY)
 
 
-def run(folder: Path, tell: Callable[[str], None] = print) -> FormulaFit:
+def run(folder: Path, tell: Callable[[str], None] = print) -> "FormulaFit":
     """Fit the example, tell what it found, and write report, picture and the table itself into ``folder``."""
     from klimb.report.charts import effect_chart
     from klimb.report.page import page
@@ -66,7 +64,7 @@ def run(folder: Path, tell: Callable[[str], None] = print) -> FormulaFit:
     return fit
 
 
-def predictions(fit: FormulaFit) -> str:
+def predictions(fit: "FormulaFit") -> str:
     """Three trips and their chances, as a table."""
     found = fit.predict(TRIPS)
     names = ("guide", "route", "wind", "days", "party", "start")  # text to the left of numbers, so that both line up

@@ -3,8 +3,6 @@
 Table, JSON, HTML page and plots read the same numbers. One that does not exist is None, never NaN.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -40,7 +38,7 @@ class CoefficientRow:
     lower: float
     upper: float
     positive: float | None = None
-    kind: RowKind = "fixed"
+    kind: "RowKind" = "fixed"
 
 
 class GroupEffects(NamedTuple):

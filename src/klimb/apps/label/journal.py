@@ -4,8 +4,6 @@ A line is a JSON object with a checksum, and a label is acknowledged once its li
 can leave one incomplete line at the end, which is kept aside and reported; damage anywhere else is an error.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -144,7 +142,7 @@ class Journal:
             os.close(self._file)
             self._file = -1
 
-    def __enter__(self) -> Journal:
+    def __enter__(self) -> "Journal":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -10,8 +10,6 @@ before it found. `EXPERIMENTS` has every table and figure by its key.
 A quick run adds ``-quick`` to these names. A run may be killed at any moment and be continued from what it had done.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform
@@ -126,7 +124,7 @@ class Record:
     extra: dict[str, Any] = field(default_factory=dict)  # title, tables, ... of a finished run
 
     @classmethod
-    def open(cls, path: Path, experiment: str, size: Size) -> Record:
+    def open(cls, path: Path, experiment: str, size: Size) -> "Record":
         """What an earlier run left, or an empty record."""
         if not path.exists():
             return cls(path, experiment, size)

@@ -4,8 +4,6 @@ KL(q||p) = <natural_q - natural_p, mean_q> - A_q + A_p, in forms of their own wh
 for shapes and concentrations, so that a natural parameter is the shape itself. Arrays carry their plates first.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from functools import cached_property
 from typing import Any, ClassVar, Self, TypeAlias
@@ -23,7 +21,7 @@ class NaturalPart:
     def __init__(self, index: int, factor: float = 1.0) -> None:
         self.index, self.factor = index, factor
 
-    def __get__(self, member: Family, family: type[Family]) -> Array:
+    def __get__(self, member: "Family", family: "type[Family]") -> Array:
         part = member.natural[self.index]
         return part if self.factor == 1.0 else self.factor * part
 

@@ -1,7 +1,5 @@
 """Gamma and Wishart distributions of precisions and rates; Dirichlet, beta and categorical ones of shares."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -168,7 +166,7 @@ class Beta(Family):
         super().__init__(tuple(np.broadcast_arrays(positive(a, "a"), positive(b, "b"))))
 
     @property
-    def both(self) -> Dirichlet:
+    def both(self) -> "Dirichlet":
         """The distribution of (x, 1 - x)."""
         return Dirichlet.from_natural((np.stack(self.natural, axis=-1),))
 
