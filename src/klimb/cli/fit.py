@@ -54,10 +54,7 @@ def command(formula: str, data: str, output: str | None, report_path: str | None
     shell.check_targets(output, report_path, sources=(data,))
     fit = fit_table(formula, data, level=level, quiet=quiet, **how)
     fit = fit.exact() if exact else fit
-    if as_json:
-        shell.emit_json(fit_json(fit))
-    else:
-        shell.emit(str(fit))
+    shell.emit_json(fit_json(fit)) if as_json else shell.emit(str(fit))
     if output is not None:
         fit.save(output)
         shell.say(f"saved: {output}", quiet)
@@ -319,8 +316,7 @@ def calibrate_command(formula: str, data: str, n: int, seed: int, workers: int, 
     """
     fit = fit_table(formula, data, level=0.9, quiet=quiet, **how)
     found = klimb.calibrate(fit, n=n, seed=seed, workers=workers)
-    if as_json:
-        shell.emit_json({"schema": "klimb.calibrate/1", **found.to_dict()})
-    else:
-        shell.emit(f"{found}\n{'calibrated' if found.calibrated else 'not calibrated: do not rely on these intervals'}")
+    verdict = "calibrated" if found.calibrated else "not calibrated: do not rely on these intervals"
+    facts = {"schema": "klimb.calibrate/1", **found.to_dict()}
+    shell.emit_json(facts) if as_json else shell.emit(f"{found}\n{verdict}")
     return 0 if found.calibrated else IN_DOUBT

@@ -180,10 +180,8 @@ def check_command(model: str, as_json: bool) -> int:
     """
     fit = load_fit(model)
     found = {"trust": fit.trust, "checks": fit.checks}
-    if as_json:
-        shell.emit_json({name: record.to_dict() for name, record in found.items()})
-    else:
-        shell.emit("\n\n".join(str(record) for record in found.values()))
+    facts = {name: record.to_dict() for name, record in found.items()}
+    shell.emit_json(facts) if as_json else shell.emit("\n\n".join(map(str, found.values())))
     return exit_code(fit, strict=True)
 
 
@@ -198,15 +196,13 @@ def compare_command(models: tuple[str, ...], as_json: bool) -> int:
       klimb compare plain.klimb mixed.klimb
       klimb compare *.klimb --json | jq '.models[0].name'
     """
+    from klimb.report.records import to_json
     if len(models) < 2:
         raise click.UsageError("compare needs at least two files")
     names = unique_names(models)
     found = klimb.compare({name: load_fit(path) for name, path in zip(names, models, strict=True)})
-    if as_json:
-        from klimb.report.records import to_json
-        shell.emit_json({"schema": "klimb.compare/1", "rows": found.n, "models": to_json(found.rows)})
-    else:
-        shell.emit(str(found))
+    facts = {"schema": "klimb.compare/1", "rows": found.n, "models": to_json(found.rows)}
+    shell.emit_json(facts) if as_json else shell.emit(str(found))
     return 0
 
 
