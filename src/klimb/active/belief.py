@@ -10,7 +10,7 @@ a lower bound by k products with the labelled rows and k with the pool, exact wh
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -170,21 +170,14 @@ class DualBelief(Belief):
         factor = posterior.factorised()
         self._factor: DenseFactor = factor if hasattr(factor, "explained") else kernel_factor(  # type: ignore[assignment]
             latent.X.outer_gram(latent.prior.root), posterior.gamma)
-        self._gamma = posterior.gamma
+        self._posterior, self._gamma = posterior, posterior.gamma
+
+    @cached_property
+    def _product(self) -> Callable[[Array], Array]:
+        return self._latent.covariance_products(self._posterior)
 
     def times(self, vectors: Array) -> Array:
-        prior, X = self._latent.prior, self._latent.X
-        pushed = prior.covariance_times(vectors)
-        if vectors.ndim == 1:
-            return np.asarray(pushed - prior.covariance_times(X.transpose_times(self._weigh(X.times(pushed)))))
-        inner = times_each(X, pushed)
-        weighed = np.column_stack([self._weigh(column) for column in inner.T])
-        back = X.values.T @ weighed if isinstance(X, CsrDesign) else X.dense().T @ weighed
-        return np.asarray(pushed - prior.covariance_times(np.asarray(back)))
-
-    def _weigh(self, column: Array) -> Array:
-        """(K + G^-1)^-1 column = (I + G K)^-1 G column."""
-        return self._factor.solve(self._gamma * column)[0]
+        return self._product(vectors)
 
     def distance(self, mean: Array) -> float:
         """A = Sigma^-1 + X'G X, product by product."""
