@@ -231,10 +231,9 @@ class KrylovBelief(Belief):
     """V_w = A^-1 by conjugate gradients; variances of a pool from below, by ``k`` Lanczos vectors."""
     exact = False
 
-    def __init__(self, matrix: NormalMatrix, mean: Array, k: int, seed: int = 0) -> None:
+    def __init__(self, matrix: NormalMatrix, mean: Array, k: int) -> None:
         self.mean, self.matrix, self.k = mean, matrix, min(k, matrix.size)
         self._preconditioner = simplest_preconditioner(matrix)
-        self._seed = seed
         self.n_pool_products = 0
 
     def times(self, vectors: Array) -> Array:
@@ -243,7 +242,7 @@ class KrylovBelief(Belief):
     @cached_property
     def root(self) -> Array:
         """R = Q L^-T of k columns: R R' <= V_w in the sense of quadratic forms."""
-        rng = np.random.default_rng(self._seed)
+        rng = np.random.default_rng(0)
         found = lanczos(self.matrix.times, self.matrix.size, self.k, rng=rng,
                         start=rng.standard_normal((self.matrix.size, 1)))
         return np.asarray(found.basis @ triangular_inverse(cholesky(np.asfortranarray(found.T))).T)
@@ -253,7 +252,7 @@ class KrylovBelief(Belief):
         return pool.row_norms_squared(self.root)[0]
 
 
-def krylov_belief(posterior: Posterior, rows: Index, k: int, seed: int = 0) -> KrylovBelief:
+def krylov_belief(posterior: Posterior, rows: Index, k: int) -> KrylovBelief:
     """The belief of a fit to labelled ``rows``, sites of a sparsity prior (one per weight) behind them."""
     latent = posterior.latent
     assert isinstance(latent, Weights)
@@ -265,5 +264,4 @@ def krylov_belief(posterior: Posterior, rows: Index, k: int, seed: int = 0) -> K
     sparsity = posterior.gamma[n:]
     diagonal[: len(sparsity)] += sparsity
     design = take_rows(latent.X, np.arange(n))
-    return KrylovBelief(NormalMatrix(diagonal, [(as_operator(design, "X"), posterior.gamma[:n])]), posterior.mean, k,
-                        seed)
+    return KrylovBelief(NormalMatrix(diagonal, [(as_operator(design, "X"), posterior.gamma[:n])]), posterior.mean, k)

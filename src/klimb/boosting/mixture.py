@@ -126,8 +126,7 @@ class Mixture:
 
     def sample(self, n: int, seed: int | np.random.Generator = 0) -> Array:
         """``n`` independent draws, in the user's coordinates."""
-        rng = seed if isinstance(seed, np.random.Generator) else np.random.default_rng(seed)
-        return self.target.coordinates.to_user(self._free_draws(n, rng))[0]
+        return self.target.coordinates.to_user(self._free_draws(n, np.random.default_rng(seed)))[0]
 
     def _free_draws(self, n: int, rng: np.random.Generator | None) -> Array:
         """``n`` free draws; evenly spread ones (as many of each component as its weight says) without ``rng``."""

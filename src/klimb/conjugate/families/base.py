@@ -101,7 +101,7 @@ class Family(ABC):
 
 def generator(rng: np.random.Generator | int | None) -> np.random.Generator:
     """A generator from a seed; None is seed 0, so that draws repeat."""
-    return rng if isinstance(rng, np.random.Generator) else np.random.default_rng(0 if rng is None else rng)
+    return np.random.default_rng(0 if rng is None else rng)
 
 
 def matvec(matrix: Array, vector: Array) -> Array:
