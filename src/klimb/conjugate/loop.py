@@ -27,14 +27,10 @@ class Network:
                     "Call .observe(values) on the node that was seen.")
         require(self.evidence, "a network needs observed data", "none", "Call .observe(values) on a node.")
         self.variables = ancestors([variable for item in self.evidence for variable in item.variables])
-        self.said: dict[Variable, list[Evidence]] = {variable: [] for variable in self.variables}
-        self.children: dict[Variable, list[Variable]] = {variable: [] for variable in self.variables}
-        for item in self.evidence:
-            for variable in dict.fromkeys(item.variables):
-                self.said[variable].append(item)
-        for child in self.variables:
-            for parent in dict.fromkeys(child.conditional.variables):
-                self.children[parent].append(child)
+        self.said = {variable: [item for item in self.evidence if variable in item.variables]
+                     for variable in self.variables}
+        self.children = {parent: [child for child in self.variables if parent in child.conditional.variables]
+                         for parent in self.variables}
 
     def optimum(self, variable: Variable, state: NetworkState) -> Naturals:
         """Natural parameters of the variable's best factor given all others: [A] Eq. (5), lambda*."""
@@ -76,10 +72,7 @@ def ancestors(variables: Iterable[Variable]) -> tuple[Variable, ...]:
 
 def add(first: Naturals, *more: Naturals) -> Naturals:
     """Natural parameters added up."""
-    total = list(first)
-    for item in more:
-        total = [a + b for a, b in zip(total, item, strict=True)]
-    return tuple(total)
+    return tuple(sum(parts[1:], parts[0]) for parts in zip(first, *more, strict=True))
 
 
 def prior_state(variables: Iterable[Variable], start: Mapping[Variable, Family] | None = None) -> NetworkState:
