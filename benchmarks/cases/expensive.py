@@ -178,13 +178,11 @@ def pyvbmc(data: Data) -> Answer:
 def truth(made: Expensive, n: int = 200_000) -> tuple[Points, Points]:
     """Points with weights: importance sampling from klimb's default, which takes as many evaluations as it likes."""
     import klimb as package
-    from klimb.boosting.gaussians import log_mixture, spread_draws, widened
 
     q = package.boost(made.values, made.dim, init=made.start, scale=made.scale, tol=0.02)
-    wide = [(widened(q.parts, far), share) for far, share in ((0.0, 0.5), (1.0, 0.25), (4.0, 0.25))]
-    X = np.concatenate([spread_draws(q.weights, parts, int(share * n), j) for j, (parts, share) in enumerate(wide)])
-    log_r = np.logaddexp.reduce([np.log(share) + log_mixture(q.weights, parts.log_densities(X))
-                                 for parts, share in wide])
+    wide = [(q.parts.widened(far), share) for far, share in ((0.0, 0.5), (1.0, 0.25), (4.0, 0.25))]
+    X = np.concatenate([parts.draws(int(share * n), j) for j, (parts, share) in enumerate(wide)])
+    log_r = np.logaddexp.reduce([np.log(share) + parts.log_density(X) for parts, share in wide])
     log_w = np.concatenate([made.values(part) for part in np.array_split(X, 50)]) - log_r
     w = np.exp(log_w - log_w.max())
     assert w.sum() ** 2 > 0.2 * n * (w @ w), "the truth is not known well enough"

@@ -88,7 +88,7 @@ def test_a_new_component_has_half_the_covariance_of_the_residual():
 
     target = Target(log_density, 2)
     first = one_gaussian(np.zeros(2), np.eye(2))
-    found = residual_peak(target, np.ones(1), first, first, np.random.default_rng(0))
+    found = residual_peak(target, first, first, np.random.default_rng(0))
     S = np.linalg.inv(precision - np.eye(2))  # Hessian of log q - log f
     eta = S @ (precision @ centre)
     np.testing.assert_allclose(found.means[0], eta, atol=1e-3)

@@ -9,10 +9,10 @@ from klimb.boosting.gaussians import Gaussians
 from klimb.trust.tempered import tempered
 
 
-def start(*means: float, dim: int = 1, width: float = 1.0) -> tuple[np.ndarray, Gaussians]:
+def start(*means: float, dim: int = 1, width: float = 1.0) -> Gaussians:
     count = len(means)
     centres = np.array([np.full(dim, mean) for mean in means])
-    return np.full(count, 1.0 / count), Gaussians(centres, np.tile(width * np.eye(dim), (count, 1, 1)))
+    return Gaussians(centres, np.tile(width * np.eye(dim), (count, 1, 1)))
 
 
 def test_a_gaussian_far_from_the_start_in_many_directions() -> None:
@@ -23,7 +23,7 @@ def test_a_gaussian_far_from_the_start_in_many_directions() -> None:
         away = (z - 2.0) / scales
         return -0.5 * (away**2).sum(axis=1), -away / scales
 
-    found = tempered(log_density, *start(0.0, dim=dim), length=24)
+    found = tempered(log_density, start(0.0, dim=dim), length=24)
     mean = found.weights @ found.z
     assert np.abs((mean - 2.0) / scales).max() < 0.2
     np.testing.assert_allclose(np.sqrt(found.weights @ (found.z - mean) ** 2), scales, rtol=0.15)
@@ -42,7 +42,7 @@ def test_modes_that_no_chain_goes_between(odds: float) -> None:
         share = np.exp(terms - logsumexp(terms, axis=0))
         return logsumexp(terms, axis=0), (-share[0] * z[:, 0] - share[1] * (z[:, 0] - 40.0))[:, None]
 
-    found = tempered(log_density, *start(0.0, 40.0, width=1.3), length=12)
+    found = tempered(log_density, start(0.0, 40.0, width=1.3), length=12)
     far = float(found.weights[found.z[:, 0] > 20.0].sum())
     assert far == pytest.approx(odds / (1.0 + odds), rel=0.15)
     assert set(np.unique(found.owner)) == {0, 1}
@@ -52,7 +52,7 @@ def test_the_same_seed_gives_the_same_particles() -> None:
     def log_density(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return -np.cosh(z).sum(axis=1), -np.sinh(z)
 
-    one, two = (tempered(log_density, *start(0.0, dim=3), length=6, seed=4) for _ in range(2))
+    one, two = (tempered(log_density, start(0.0, dim=3), length=6, seed=4) for _ in range(2))
     np.testing.assert_array_equal(one.z, two.z)
 
 

@@ -51,7 +51,6 @@ TIE = 1e-9  # scores closer than this, relative to the largest, are equal: the f
 @dataclass(frozen=True, eq=False)
 class Box:
     """The spline of log ``score`` between ``low`` and ``high``, both (m, log v)."""
-
     score: Score
     site: Site
     low: tuple[float, float]
@@ -160,18 +159,15 @@ class Shortlist:
         self._box: Box | None = None
         self._places: _Places | None = None
         self._error = 0.0  # of the spline, where it was last measured
-        self.n_exact = 0  # scores computed, grid and probes included
 
     def scores(self, score: Score, candidates: Candidates) -> Array:
         """Scores of all candidates; minus infinity for those that cannot be the best."""
         site, m, v = candidates.site, candidates.m, candidates.v
         if not (score.smooth and m.size >= MANY and all(np.ndim(getattr(site, name)) == 0 for name in site.per_datum)):
-            self.n_exact += m.size
             return score.of(candidates)
         log_v = np.log(np.maximum(v, SMALLEST))
         if self._box is None or not self._box.covers(score, site, m, log_v):
             self._box = box_around(score, site, m, log_v)
-            self.n_exact += self._box.coefficients.size
         box, bounds = self._box, self._box.bounds(m, log_v)
         high = np.argpartition(bounds, -PROBES)[-PROBES:]
         floor = float(box.at(m[high], log_v[high]).min())  # the best PROBES by the spline are not below
@@ -179,7 +175,7 @@ class Shortlist:
         probes = np.unique(np.linspace(0, m.size - 1, PROBES).astype(np.intp))
         best = able[np.argpartition(guess, -PROBES)[-PROBES:]]  # where the error counts
         near = np.concatenate([probes, best])
-        exact = self._exact(score, site, m[near], v[near])
+        exact = score.of(Candidates(site, m[near], v[near]))
         self._error = self._gap(box, exact, m[near], v[near])
         error = 4.0 * self._error + 1e-9
         least = np.log(max(float(exact.max()), SMALLEST)) - error
@@ -187,10 +183,9 @@ class Shortlist:
             able, guess = _above(box, bounds, least, m, log_v)
         chosen = able[guess >= least]
         if chosen.size > LONGEST * m.size or not np.isfinite(error):
-            self.n_exact += m.size
             return score.of(candidates)
         out = np.full(m.size, -np.inf)
-        out[chosen] = self._exact(score, site, m[chosen], v[chosen])
+        out[chosen] = score.of(Candidates(site, m[chosen], v[chosen]))
         return out
 
     def after_drift(self, score: Score, now: Marginals, free: Mask) -> tuple[Index, Array] | None:
@@ -218,7 +213,7 @@ class Shortlist:
                 return None
             places.alone += rows.size
             m, v = now.at(rows)
-            scores = self._exact(score, now.site, m, v)
+            scores = score.of(Candidates(now.site, m, v))
             top, asked = _largest(scores)[:LEADERS], places.floor
             gap = max(self._error, self._gap(box, scores[top], m[top], v[top]))
             places.floor = float(np.log(max(float(scores.max()), SMALLEST)) - 4.0 * gap - 1e-8)
@@ -226,10 +221,6 @@ class Shortlist:
                 places.floor -= HOPE
                 return rows, scores
         return None
-
-    def _exact(self, score: Score, site: Site, m: Array, v: Array) -> Array:
-        self.n_exact += m.size
-        return score.of(Candidates(site, m, v))
 
     @staticmethod
     def _gap(box: Box, exact: Array, m: Array, v: Array) -> float:

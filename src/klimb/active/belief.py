@@ -9,10 +9,8 @@ Exact by a D x D root of V_w where columns are few, by the N x N factor of the l
 a lower bound by k products with the labelled rows and k with the pool, exact where k reaches the number of columns.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -36,7 +34,6 @@ SOLVED = 1e-11  # residual of the systems
 
 class Belief(ABC):
     """A Gaussian over the weights."""
-
     mean: Array
     exact: bool = True  # whether ``variances`` are exact, and not estimates from below
 
@@ -56,11 +53,11 @@ class Belief(ABC):
         """sqrt(d' V_w^-1 d) for d = mean - self.mean, so |x'd| is at most that times sqrt(x' V_w x); or infinity."""
         return float(np.inf)
 
-    def growth(self, later: Belief) -> float:
+    def growth(self, later: "Belief") -> float:
         """A bound of x' V' x / x' V_w x over all x, where V' is the covariance of ``later``; or infinity."""
         return 1.0 if later is self else float(np.inf)
 
-    def after(self, mean: Array, directions: Sequence[Array], weights: Sequence[float]) -> Belief | None:
+    def after(self, mean: Array, directions: Sequence[Array], weights: Sequence[float]) -> "Belief | None":
         """N(mean, V_w - sum_k c_k d_k d_k') as a belief of its own, where that is cheap; else None."""
         return None if directions else self
 
@@ -119,7 +116,6 @@ class PrimalBelief(Belief):
     def _in_own_units(self, vectors: Array) -> Array:
         """R^-1 vectors, infinite where R has no inverse (a weight without variance)."""
         from scipy.linalg import solve_triangular
-
         rows, columns = self._root.shape
         if rows != columns or (self._upper and not np.diagonal(self._root).all()):
             return np.full(np.shape(vectors), np.inf)
@@ -174,21 +170,14 @@ class DualBelief(Belief):
         factor = posterior.factorised()
         self._factor: DenseFactor = factor if hasattr(factor, "explained") else kernel_factor(  # type: ignore[assignment]
             latent.X.outer_gram(latent.prior.root), posterior.gamma)
-        self._gamma = posterior.gamma
+        self._posterior, self._gamma = posterior, posterior.gamma
+
+    @cached_property
+    def _product(self) -> Callable[[Array], Array]:
+        return self._latent.covariance_products(self._posterior)
 
     def times(self, vectors: Array) -> Array:
-        prior, X = self._latent.prior, self._latent.X
-        pushed = prior.covariance_times(vectors)
-        if vectors.ndim == 1:
-            return np.asarray(pushed - prior.covariance_times(X.transpose_times(self._weigh(X.times(pushed)))))
-        inner = times_each(X, pushed)
-        weighed = np.column_stack([self._weigh(column) for column in inner.T])
-        back = X.values.T @ weighed if isinstance(X, CsrDesign) else X.dense().T @ weighed
-        return np.asarray(pushed - prior.covariance_times(np.asarray(back)))
-
-    def _weigh(self, column: Array) -> Array:
-        """(K + G^-1)^-1 column = (I + G K)^-1 G column."""
-        return self._factor.solve(self._gamma * column)[0]
+        return self._product(vectors)
 
     def distance(self, mean: Array) -> float:
         """A = Sigma^-1 + X'G X, product by product."""
@@ -240,13 +229,11 @@ def belief_of(posterior: Posterior, kept: CrossProducts | None = None, rows: Ind
 
 class KrylovBelief(Belief):
     """V_w = A^-1 by conjugate gradients; variances of a pool from below, by ``k`` Lanczos vectors."""
-
     exact = False
 
-    def __init__(self, matrix: NormalMatrix, mean: Array, k: int, seed: int = 0) -> None:
+    def __init__(self, matrix: NormalMatrix, mean: Array, k: int) -> None:
         self.mean, self.matrix, self.k = mean, matrix, min(k, matrix.size)
         self._preconditioner = simplest_preconditioner(matrix)
-        self._seed = seed
         self.n_pool_products = 0
 
     def times(self, vectors: Array) -> Array:
@@ -255,7 +242,7 @@ class KrylovBelief(Belief):
     @cached_property
     def root(self) -> Array:
         """R = Q L^-T of k columns: R R' <= V_w in the sense of quadratic forms."""
-        rng = np.random.default_rng(self._seed)
+        rng = np.random.default_rng(0)
         found = lanczos(self.matrix.times, self.matrix.size, self.k, rng=rng,
                         start=rng.standard_normal((self.matrix.size, 1)))
         return np.asarray(found.basis @ triangular_inverse(cholesky(np.asfortranarray(found.T))).T)
@@ -265,7 +252,7 @@ class KrylovBelief(Belief):
         return pool.row_norms_squared(self.root)[0]
 
 
-def krylov_belief(posterior: Posterior, rows: Index, k: int, seed: int = 0) -> KrylovBelief:
+def krylov_belief(posterior: Posterior, rows: Index, k: int) -> KrylovBelief:
     """The belief of a fit to labelled ``rows``, sites of a sparsity prior (one per weight) behind them."""
     latent = posterior.latent
     assert isinstance(latent, Weights)
@@ -277,5 +264,4 @@ def krylov_belief(posterior: Posterior, rows: Index, k: int, seed: int = 0) -> K
     sparsity = posterior.gamma[n:]
     diagonal[: len(sparsity)] += sparsity
     design = take_rows(latent.X, np.arange(n))
-    return KrylovBelief(NormalMatrix(diagonal, [(as_operator(design, "X"), posterior.gamma[:n])]), posterior.mean, k,
-                        seed)
+    return KrylovBelief(NormalMatrix(diagonal, [(as_operator(design, "X"), posterior.gamma[:n])]), posterior.mean, k)

@@ -10,8 +10,6 @@ Estimated variances (Lanczos) are corrected by the solution d before the site is
 zero is solved for. The product w waits until somebody asks for all rows: `Drift` and `Marginals.at` do without.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -32,7 +30,6 @@ LOST = 1e-10  # share of its former value below which a variance is a difference
 @dataclass(frozen=True, eq=False)
 class Pending:
     """V - sum_k c_k d_k d_k': the covariance of the weights after inclusions that no fit has seen yet."""
-
     belief: Belief
     directions: tuple[Array, ...] = ()
     weights: tuple[float, ...] = ()
@@ -58,7 +55,7 @@ class Pending:
             found[part] = np.square(w, out=w) @ c
         return found
 
-    def including(self, d: Array, c: float, e: float) -> Pending:
+    def including(self, d: Array, c: float, e: float) -> "Pending":
         """After one more inclusion."""
         return Pending(self.belief, (*self.directions, d), (*self.weights, c), (*self.steps, e))
 
@@ -82,19 +79,18 @@ class Pending:
 
 class Targets(NamedTuple):
     """Rows whose predictions matter: ``rows`` (T x D), V rows' (D x T), and the marginals of their latent values."""
-
     rows: Array
     directions: Array
     m: Array
     v: Array
 
     @staticmethod
-    def of(rows: Array, pending: Pending, weights: Array) -> Targets:
+    def of(rows: Array, pending: Pending, weights: Array) -> "Targets":
         """Those of a state: one solve per target."""
         directions = pending.times(np.ascontiguousarray(rows.T))
         return Targets(rows, directions, rows @ weights, np.maximum(np.einsum("td,dt->t", rows, directions), 0.0))
 
-    def including(self, d: Array, c: float, e: float) -> Targets:
+    def including(self, d: Array, c: float, e: float) -> "Targets":
         """After an inclusion."""
         w = self.rows @ d
         return Targets(self.rows, self.directions - np.multiply.outer(c * d, w), self.m + e * w,
@@ -104,7 +100,6 @@ class Targets(NamedTuple):
 @dataclass(eq=False)
 class WorkCounts:
     """What the algebra has cost, from one state to the next."""
-
     products: int = 0  # with the pool
     solves: int = 0  # of systems
     recomputed: int = 0  # variances that were solved for
@@ -115,7 +110,6 @@ class WorkCounts:
 @dataclass(frozen=True, eq=False)
 class Snapshot:
     """The marginals of all rows at one time, and what the weights were then."""
-
     m: Array
     v: Array
     pending: Pending = field(repr=False)
@@ -129,7 +123,6 @@ class Snapshot:
 
 class Drift(NamedTuple):
     """How far marginals may be from a snapshot: |m' - m| <= shift sqrt(v) and v' <= growth v, for every row."""
-
     shift: float
     growth: float
 
@@ -137,7 +130,6 @@ class Drift(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class Marginals:
     """``m`` and ``v`` of every row of the pool, ``weights`` u, and ``log_det``: log|A| less that of the last fit."""
-
     pool: DesignMatrix = field(repr=False)
     site: Site
     pending: Pending = field(repr=False)
@@ -150,7 +142,7 @@ class Marginals:
 
     @staticmethod
     def of(pool: DesignMatrix, site: Site, belief: Belief, before: Snapshot | None = None,
-           counts: WorkCounts | None = None) -> Marginals:
+           counts: WorkCounts | None = None) -> "Marginals":
         """Those of a fit; ``before`` are those of an earlier one."""
         return Marginals(pool, site, Pending(belief), belief.mean, before, counts=counts or WorkCounts())
 
@@ -236,7 +228,7 @@ class Marginals:
         # A step is no longer in the units of the snapshot than in its own, those of a V that has shrunk since.
         return Drift(self.travelled, 1.0) if same else Drift(np.inf, np.inf)
 
-    def include(self, row: int, y: float) -> tuple[Marginals, Inclusion]:
+    def include(self, row: int, y: float) -> "tuple[Marginals, Inclusion]":
         """With label ``y`` (as ``site.validate`` gives it) of ``row``: one solve; the product with the pool waits."""
         x = row_vector(self.pool, row)
         d = self.pending.times(x)
@@ -245,7 +237,7 @@ class Marginals:
         gamma, slope = float(new.gamma[0]), float(new.slope[0])
         return self.with_site(x, d, gamma, slope, known=True), new
 
-    def with_site(self, x: Array, d: Array, gamma: float, slope: float, *, known: bool = False) -> Marginals:
+    def with_site(self, x: Array, d: Array, gamma: float, slope: float, *, known: bool = False) -> "Marginals":
         """With the site exp(slope s - gamma s^2 / 2) on s = x'w, ``d`` = V x; the means stay unless it is ``known``."""
         mean, variance = float(x @ self.weights), max(float(x @ d), 0.0)
         kappa = 1.0 + gamma * variance

@@ -26,7 +26,6 @@ INTERCEPT_COV = 25.0
 
 class PoolModel(NamedTuple):
     """s = x'w with w ~ N(0, cov) or w_j ~ Laplace(scale), the intercept (the last column, if any) ~ N(0, 25)."""
-
     site: Site
     kind: str
     prior: WeightPrior

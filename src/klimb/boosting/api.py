@@ -9,7 +9,7 @@ from klimb.boosting.ascent import check_proper, finite_starts, meets_edge
 from klimb.boosting.divergences import hellinger_boosted, inclusive_refined
 from klimb.boosting.edge import box_coordinates, cut_boosted
 from klimb.boosting.expensive import UP_TO, sparingly_boosted
-from klimb.boosting.gaussians import BoostStep, Gaussians, Watch, node_count, nodes, one_gaussian, step_of
+from klimb.boosting.gaussians import BoostStep, Gaussians, Watch, node_set, one_gaussian, step_of
 from klimb.boosting.loop import Booster, first_gaussian, low_rank_gaussian, with_modes
 from klimb.boosting.mixture import Ended, Mixture
 from klimb.boosting.paper import laplacian_boosted
@@ -70,41 +70,36 @@ def boost(log_density: LogDensity, dim: int, *, gradient: LogDensity | None = No
         return sparingly_boosted(target, starts, spread, n_components, tol, int(max_evaluations), labels, seed, watch)
     target = Target(log_density, int(dim), gradient=gradient, coordinates=coordinates, near=starts[0])
 
-    def answer(found: Any, parts: Gaussians, last: Any, why: str, steps: Sequence[BoostStep],
-               inside: float = 1.0) -> Mixture:
-        return Mixture(found, parts, last.bound, last.bound_error, Ended[why.upper()], tuple(steps), target, labels,
-                       inside, seed)
+    def answer(q: Gaussians, last: Any, why: str, steps: Sequence[BoostStep], inside: float = 1.0) -> Mixture:
+        return Mixture(q, last.bound, last.bound_error, Ended[why.upper()], tuple(steps), target, labels, inside, seed)
 
     if component == "laplacian":
         require(weights != "joint", "component='laplacian' takes weights 'newton' or 'corrective'", "'joint'",
                 "Leave component out for joint refinement.")
         first = one_gaussian(starts[0], np.diag(WIDE * spread))
-        rule = weights or "newton"
-        found, parts, steps = laplacian_boosted(target, first, n_components, divergence, rule, seed, watch)
-        keep = np.flatnonzero(found > 0)
-        return answer(found[keep] / found[keep].sum(), parts.take(keep), steps[-1], "components", steps)
+        q, steps = laplacian_boosted(target, first, n_components, divergence, weights or "newton", seed, watch)
+        return answer(q.take(np.flatnonzero(q.weights > 0)), steps[-1], "components", steps)
     target, fit, edge = _first_fit(target, starts, spread, component, tol, seed)
     if edge:
         cut, steps, why = cut_boosted(target, fit.parts, n_components, tol, seed, watch)
         check_proper(target, cut.overall)
-        return answer(cut.weights, cut.parts, cut, why, steps, cut.inside)
+        return answer(cut.q, cut, why, steps, cut.inside)
     check_proper(target, fit.parts)
     if n_components > 1:
         fit = with_modes(target, fit, n_components, tol, seed)
-    fresh = nodes(4 * node_count(target.dim), target.dim, seed + 5)
+    fresh = node_set(target.dim, seed + 5, 4)
     if divergence == "hellinger":
-        found, parts, steps, why = hellinger_boosted(target, fit.parts, n_components, tol, seed, watch)
-        return answer(found, parts, step_of(target, found, parts, fresh), why, steps)
+        q, steps, why = hellinger_boosted(target, fit.parts, n_components, tol, seed, watch)
+        return answer(q, step_of(target, q, fresh), why, steps)
     booster = Booster(target, fit, tol, seed, watch, joint=weights != "corrective", max_evaluations=max_evaluations)
     why = booster.grow(n_components)
     booster.polish()
     if divergence == "exclusive" and booster.joint and n_components > 1:
         booster.cover(n_components)
-    found, parts, last = booster.fit.weights, booster.fit.parts, booster.steps[-1]
     if divergence == "inclusive":
-        found, parts = inclusive_refined(target, found, parts, seed)
-        last = step_of(target, found, parts, fresh)
-    return answer(found, parts, last, why, booster.steps)
+        q = inclusive_refined(target, booster.fit.parts, seed)
+        return answer(q, step_of(target, q, fresh), why, booster.steps)
+    return answer(booster.fit.parts, booster.steps[-1], why, booster.steps)
 
 
 def _first_fit(target: Target, starts: Any, spread: Any, component: str, tol: float,

@@ -23,7 +23,6 @@ EDGE_AT = 1.5  # an edge matters if this many times the nodes' spread crosses it
 
 class Climb(NamedTuple):
     """Where the climbs ended (rows), log p there, inverse Hessians, whether they arrived, and the first one's path."""
-
     points: Array
     values: Array
     inverses: Array

@@ -13,20 +13,8 @@ maximises the cosine between what f still lacks, f - <f, g> g, and what h has of
 
 import numpy as np
 
-from klimb.boosting.gaussians import (
-    BoostStep,
-    Gaussians,
-    Watch,
-    log_mixture,
-    moments,
-    node_count,
-    nodes,
-    one_gaussian,
-    spread_draws,
-    step_of,
-    widened,
-)
-from klimb.boosting.refine import unpacked
+from klimb.boosting.gaussians import BoostStep, Gaussians, Watch, log_mixture, moments, node_set, one_gaussian, step_of
+from klimb.boosting.refine import Moves
 from klimb.boosting.target import Target
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_optimize
@@ -45,83 +33,74 @@ MOST_CROWDED = 8.0  # times the evenest average, beyond which a few nodes carry 
 NEGLIGIBLE = 1e-8  # weights of products that are dropped
 
 
-def inclusive_refined(target: Target, weights: Array, parts: Gaussians, seed: int, *, draws: int = DRAWS,
-                      rounds: int = ROUNDS, n_components: int | None = None) -> tuple[Array, Gaussians]:
+def inclusive_refined(target: Target, q: Gaussians, seed: int, *, draws: int = DRAWS, rounds: int = ROUNDS,
+                      n_components: int | None = None) -> Gaussians:
     """A mixture with a lower KL(p || q), as far as smoothed importance weights can tell.
 
     Each round draws anew, adds a component where mass is missing (up to ``n_components``), and runs EM; the result is
     kept if draws around it, which its fit has not seen, agree that E_p log q has risen.
     """
-    best = current = (weights, parts)
+    best = current = q
     for round_ in range(rounds + 1):
-        X, values, log_r = _draws(target, *current, seed + 7 * round_, draws)
+        X, values, log_r = _draws(target, current, seed + 7 * round_, draws)
         smoothed = smooth_log_weights(values - log_r)
         share = smoothed.normalised
-        if round_ == 0 or share @ _log_q(current, X) >= share @ _log_q(best, X):
+        if round_ == 0 or share @ current.log_density(X) >= share @ best.log_density(X):
             best = current
         if round_ < rounds:
-            full = n_components is not None and len(best[0]) >= n_components
-            current = _em(*(best if full else _with_missing(best, X, values - smoothed.log_mean, share)), X, share)
+            full = n_components is not None and len(best) >= n_components
+            current = _em(best if full else _with_missing(best, X, values - smoothed.log_mean, share), X, share)
     return best
 
 
-def _log_q(mixture: tuple[Array, Gaussians], X: Array) -> Array:
-    return log_mixture(mixture[0], mixture[1].log_densities(X))
-
-
-def _draws(target: Target, weights: Array, parts: Gaussians, seed: int, n: int) -> tuple[Array, Array, Array]:
+def _draws(target: Target, q: Gaussians, seed: int, n: int) -> tuple[Array, Array, Array]:
     """Points of the mixture and around it, with log p and the log density of all draws together."""
-    wide = [widened(parts, far) for far, _ in AROUND]
-    X = np.concatenate([spread_draws(weights, one, int(share * n), seed + j)
-                        for j, (one, (_, share)) in enumerate(zip(wide, AROUND, strict=True))])
-    terms = [np.log(share) + log_mixture(weights, one.log_densities(X))
-             for one, (_, share) in zip(wide, AROUND, strict=True)]
+    wide = [(q.widened(far), share) for far, share in AROUND]
+    X = np.concatenate([one.draws(int(share * n), seed + j) for j, (one, share) in enumerate(wide)])
+    terms = [np.log(share) + one.log_density(X) for one, share in wide]
     return X, target.values(X, far=True), np.logaddexp.reduce(terms, axis=0)
 
 
-def _with_missing(mixture: tuple[Array, Gaussians], X: Array, log_p: Array, share: Array) -> tuple[Array, Gaussians]:
-    """``mixture`` with a component at the moments of the mass it lacks, if that is worth one; p is normalised."""
-    weights, parts = mixture
-    lacking = np.where(log_p - _log_q(mixture, X) > np.log(THIN), share, 0.0)
+def _with_missing(q: Gaussians, X: Array, log_p: Array, share: Array) -> Gaussians:
+    """``q`` with a component at the moments of the mass it lacks, if that is worth one; p is normalised."""
+    lacking = np.where(log_p - q.log_density(X) > np.log(THIN), share, 0.0)
     missing = float(lacking.sum())
-    if missing < LEAST_MISSING or np.count_nonzero(lacking) < 2 * (parts.dim + 1):
-        return mixture
+    if missing < LEAST_MISSING or np.count_nonzero(lacking) < 2 * (q.dim + 1):
+        return q
     mean, cov = moments(lacking / missing, X)
-    floor = parts.covariances[int(np.argmax(parts.log_densities(mean[None])[:, 0]))]
-    new = one_gaussian(mean, np.asarray(np.linalg.cholesky((1.0 - PRIOR) * cov + PRIOR * floor)))
-    return np.append((1.0 - missing) * weights, missing), parts.joined(new)
+    floor = q.covariances[int(np.argmax(q.log_densities(mean[None])[:, 0]))]
+    return q.joined(one_gaussian(mean, np.linalg.cholesky((1.0 - PRIOR) * cov + PRIOR * floor)), missing)
 
 
-def _em(weights: Array, parts: Gaussians, X: Array, share: Array) -> tuple[Array, Gaussians]:
-    floor = PRIOR * parts.covariances
+def _em(q: Gaussians, X: Array, share: Array) -> Gaussians:
+    floor = PRIOR * q.covariances
     for _ in range(SWEEPS):
-        terms = parts.log_densities(X)
+        terms = q.log_densities(X)
         with np.errstate(divide="ignore"):
-            r = share * np.exp(terms + np.log(weights)[:, None] - log_mixture(weights, terms))
+            r = share * np.exp(terms + np.log(q.weights)[:, None] - log_mixture(q.weights, terms))
         mass = r.sum(axis=1)
         keep = mass > 1e-6
         r, mass, floor = r[keep], mass[keep], floor[keep]
         means = r @ X / mass[:, None]
         centred = X[None] - means[:, None]
         covariances = np.matmul((r[:, :, None] * centred).transpose(0, 2, 1), centred) / mass[:, None, None]
-        weights = mass / mass.sum()
-        parts = Gaussians(means, np.linalg.cholesky((1.0 - PRIOR) * covariances + floor))
-    return weights, parts
+        q = Gaussians(means, np.linalg.cholesky((1.0 - PRIOR) * covariances + floor), mass / mass.sum())
+    return q
 
 
 def hellinger_boosted(target: Target, first: Gaussians, n_components: int, tol: float, seed: int,
-                      watch: Watch) -> tuple[Array, Gaussians, list[BoostStep], str]:
+                      watch: Watch) -> tuple[Gaussians, list[BoostStep], str]:
     """Grow a mixture from the Gaussians ``first`` while the cosine to the target rises by a quarter of ``tol``."""
-    Z = nodes(NODES * node_count(target.dim), target.dim, seed)
+    Z = node_set(target.dim, seed, NODES)
     rng = np.random.default_rng(seed)
     parts, log_d = first, np.array([_inner(target, first.take([k]), Z) for k in range(len(first))])
     shift = float(log_d.max())  # inner products with f are kept relative to it
     d = np.exp(log_d - shift)
     lengths = best_lengths(affinities(parts), d)
     few = Z[: max(64, 2 * target.dim + 2)]  # nodes of each product, of which there are many
-    steps = [step_of(target, *products(lengths, parts), few, watch)]
+    steps = [step_of(target, products(lengths, parts), few, watch)]
     previous = float(lengths @ d)
-    checks = nodes(NODES * node_count(target.dim), target.dim, seed + 1)
+    checks = node_set(target.dim, seed + 1, NODES)
     failures = 0
     while len(parts) < n_components:
         new = _sought(target, lengths, parts, d, shift, Z, rng)
@@ -132,11 +111,11 @@ def hellinger_boosted(target: Target, first: Gaussians, n_components: int, tol: 
         if cosine - previous < 0.25 * tol * cosine:
             failures += 1
             if failures == PATIENCE:
-                return *products(lengths, parts), steps, "gain"
+                return products(lengths, parts), steps, "gain"
             continue
         parts, d, lengths, previous, failures = more, more_d, more_lengths, cosine, 0
-        steps.append(step_of(target, *products(lengths, parts), few, watch))
-    return *products(lengths, parts), steps, "components"
+        steps.append(step_of(target, products(lengths, parts), few, watch))
+    return products(lengths, parts), steps, "components"
 
 
 def affinities(parts: Gaussians) -> Array:
@@ -158,7 +137,7 @@ def best_lengths(Z: Array, d: Array) -> Array:
     return np.asarray(found / np.sqrt(found @ Z @ found))
 
 
-def products(lengths: Array, parts: Gaussians) -> tuple[Array, Gaussians]:
+def products(lengths: Array, parts: Gaussians) -> Gaussians:
     """q = g^2 as a mixture: lambda_j lambda_k Z_jk of every normalised product g_j g_k."""
     used = np.flatnonzero(lengths > 0)
     lengths, parts = lengths[used], parts.take(used)
@@ -170,7 +149,7 @@ def products(lengths: Array, parts: Gaussians) -> tuple[Array, Gaussians]:
     means = np.einsum("kde,ke->kd", covariances, 0.5 * (pulled[j] + pulled[k]))
     keep = weights > NEGLIGIBLE * weights.max()
     roots = np.linalg.cholesky(0.5 * (covariances + covariances.transpose(0, 2, 1))[keep])
-    return weights[keep] / weights[keep].sum(), Gaussians(means[keep], np.asarray(roots))
+    return Gaussians(means[keep], np.asarray(roots), weights[keep] / weights[keep].sum())
 
 
 def _inner(target: Target, one: Gaussians, Z: Array) -> float:
@@ -184,15 +163,12 @@ def _inner(target: Target, one: Gaussians, Z: Array) -> float:
 def _sought(target: Target, lengths: Array, parts: Gaussians, d: Array, shift: float, Z: Array,
             rng: np.random.Generator) -> Gaussians:
     """The Gaussian with the largest cosine, by L-BFGS from the best of several places (Campbell and Li, Eq. 8)."""
-    D = parts.dim
-    weights, mixture = products(lengths, parts)
-    fg = float(lengths @ d)
-    rows, columns = np.tril_indices(D)
-    diagonal = rows == columns
+    q, fg, moves = products(lengths, parts), float(lengths @ d), Moves(1, parts.dim, parts.dim)
 
     def cosine(x: Array, origin: Gaussians) -> tuple[float, Array]:
         """Minus the log of the cosine, and its gradient; the nodes move with h."""
-        one, T = _moved(origin, x)
+        a, T = moves.unpacked(np.append(0.0, x))[1:]
+        one = origin.moved(a, T)
         X = one.at(Z)[0]
         values, slopes = target.with_slopes(X, one.deviations[0])
         terms = 0.5 * (values - one.log_densities(X)[0]) - shift
@@ -210,31 +186,23 @@ def _sought(target: Target, lengths: Array, parts: Gaussians, d: Array, shift: f
         slopes = np.where(np.isfinite(values)[:, None], slopes, 0.0) @ origin.roots[0]
         # d fh: nodes move with mean and root; log h at its nodes falls by log det T
         d_mean, d_T = 0.5 * e @ slopes, 0.5 * (e[:, None] * slopes).T @ Z
-        d_T[np.arange(D), np.arange(D)] += 0.5 * fh / np.diag(T)
+        d_T[np.diag_indices(parts.dim)] += 0.5 * fh / np.diag(T[0])
         o_mean, o_T = d_overlap[0] @ origin.roots[0], origin.roots[0].T @ d_overlap[1]
         factor = -fg / lacks + overlap / own
         g_mean, g_T = d_mean / lacks + factor * o_mean, d_T / lacks + factor * o_T
-        g_entries = g_T[rows, columns]
-        g_entries[diagonal] *= np.diag(T)
-        return -np.log(lacks) + 0.5 * np.log(own), -np.concatenate([g_mean, g_entries])
+        return -np.log(lacks) + 0.5 * np.log(own), moves.gradient(np.zeros(1), -g_mean[None], -g_T[None], T)[1:]
 
-    start, origins = np.zeros(D + len(rows)), list[Gaussians]()
+    origins = list[Gaussians]()
     for _ in range(STARTS):
-        k = rng.choice(len(weights), p=weights)
-        mean = mixture.means[k] + 2.0 * mixture.roots[k] @ rng.standard_normal(D)
-        origins.append(one_gaussian(mean, mixture.roots[k]))
+        k = rng.choice(len(q), p=q.weights)
+        mean = q.means[k] + 2.0 * q.roots[k] @ rng.standard_normal(q.dim)
+        origins.append(one_gaussian(mean, q.roots[k]))
+    start, box = np.zeros(len(moves.bounds()) - 1), moves.bounds(4.0, LARGEST, 2.0)[1:]  # one weight is no variable
     origins = sorted(origins, key=lambda origin: cosine(start, origin)[0])[:2]
-    box = [(-4.0, 4.0)] * D + [(-LARGEST, LARGEST) if on else (-2.0, 2.0) for on in diagonal]
     found = [scipy_optimize.minimize(cosine, start, args=(origin,), jac=True, method="L-BFGS-B", bounds=box,
                                      options={"maxiter": ITERATIONS}) for origin in origins]
     best = min(range(2), key=lambda k: found[k].fun)
-    return _moved(origins[best], found[best].x)[0]
-
-
-def _moved(origin: Gaussians, x: Array) -> tuple[Gaussians, Array]:
-    """A Gaussian relative to another one, and T: x is the shift, then a triangle T with logarithms on its diagonal."""
-    _, a, T = unpacked(np.append(0.0, x), 1, origin.dim, origin.dim)
-    return origin.moved(a, T), T[0]
+    return origins[best].moved(*moves.unpacked(np.append(0.0, found[best].x))[1:])
 
 
 def _overlaps(one: Gaussians, parts: Gaussians, lengths: Array) -> tuple[float, tuple[Array, Array]]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from klimb.boosting.gaussians import BoostStep, Gaussians, Watch, log_mixture, moments, nodes, one_gaussian, recorded
-from klimb.boosting.refine import EvaluatedMixture, unpacked
+from klimb.boosting.refine import EvaluatedMixture, Moves
 from klimb.boosting.target import Target, show
 from klimb.boosting.transforms import Above, Below, Interval, Real, Transform, TransformedBlocks
 from klimb.errors import InputError
@@ -107,9 +107,7 @@ def _holds(target: Target, centre: Array, scale: Array, low: Array, high: Array,
 
 class Cut(NamedTuple):
     """A mixture, points drawn from it with the target's values, and the bound there."""
-
-    weights: Array
-    parts: Gaussians
+    q: Gaussians
     X: Array
     share: Array
     values: Array
@@ -145,12 +143,11 @@ class Cut(NamedTuple):
         return float(self.residual.std() / np.sqrt(len(self.residual)))
 
 
-def drawn(target: Target, weights: Array, parts: Gaussians, seed: int, n: int = POINTS) -> Cut:
+def drawn(target: Target, q: Gaussians, seed: int, n: int = POINTS) -> Cut:
     """Fresh points of the mixture, with values."""
-    Z = nodes(max(n // len(parts), 32 + 8 * parts.dim), parts.dim, seed)
-    X = parts.at(Z).reshape(-1, parts.dim)
-    share = np.repeat(weights / len(Z), len(Z))
-    return Cut(weights, parts, X, share, target.values(X), log_mixture(weights, parts.log_densities(X)))
+    Z = nodes(max(n // len(q), 32 + 8 * q.dim), q.dim, seed)
+    X = q.at(Z).reshape(-1, q.dim)
+    return Cut(q, X, np.repeat(q.weights / len(Z), len(Z)), target.values(X), q.log_density(X))
 
 
 def cut_boosted(target: Target, first: Gaussians, n_components: int, tol: float, seed: int,
@@ -159,12 +156,12 @@ def cut_boosted(target: Target, first: Gaussians, n_components: int, tol: float,
     counter = seed + 1000
     # A mode at an edge says little about the width: the first Gaussian is tried wider, in steps of four.
     widths = [Gaussians(first.means, 4.0**k * first.roots) for k in range(WIDTHS)]
-    starts = [drawn(target, np.ones(1), parts, counter) for parts in widths]
+    starts = [drawn(target, parts, counter) for parts in widths]
     best = refined(target, max(starts, key=lambda cut: cut.bound), counter)
     steps, why = [_step(target, best, watch)], "components"
-    while why == "components" and len(best.weights) < n_components:
+    while why == "components" and len(best.q) < n_components:
         counter += 100
-        grown = refined(target, drawn(target, *_with_excess(best), counter), counter)
+        grown = refined(target, drawn(target, _with_excess(best), counter), counter)
         won = grown.bound - best.bound
         if won > 0:
             best = grown
@@ -172,20 +169,18 @@ def cut_boosted(target: Target, first: Gaussians, n_components: int, tol: float,
         if not won > max(tol, 2.0 * best.bound_error):
             why = "gain"
     # Many fresh points are its judge: the best of several noisy rounds looks better than it is.
-    return drawn(target, best.weights, best.parts, counter + 77, FINAL), steps, why
+    return drawn(target, best.q, counter + 77, FINAL), steps, why
 
 
 def _step(target: Target, cut: Cut, watch: Watch) -> BoostStep:
-    share = cut.share[cut.inner]
-    return recorded(target, cut.weights, cut.parts, cut.bound, cut.bound_error, cut.residual, share, watch)
+    return recorded(target, cut.q, cut.bound, cut.bound_error, cut.residual, cut.share[cut.inner], watch)
 
 
 def refined(target: Target, start: Cut, seed: int) -> Cut:
     """The best of a few rounds of fitting and drawing anew."""
     best = current = start
     for round_ in range(ROUNDS):
-        weights, parts = _fitted(current)
-        current = drawn(target, weights, parts, seed + 1 + round_)
+        current = drawn(target, _fitted(current), seed + 1 + round_)
         if current.bound > best.bound:
             settled = current.bound - best.bound < current.bound_error
             best = current
@@ -194,15 +189,13 @@ def refined(target: Target, start: Cut, seed: int) -> Cut:
     return best
 
 
-def _fitted(cut: Cut) -> tuple[Array, Gaussians]:
-    K, D = cut.parts.means.shape
-    rows, columns = np.tril_indices(D)
-    diagonal = rows == columns
-    inner = cut.inner
+def _fitted(cut: Cut) -> Gaussians:
+    K, D = cut.q.means.shape
+    moves, inner = Moves(K, D, D), cut.inner
 
     def objective(x: Array) -> tuple[float, Array]:
-        weights, a, T = unpacked(x, K, D, D)
-        parts = cut.parts.moved(a, T)
+        weights, a, T = moves.unpacked(x)
+        parts = cut.q.moved(a, T, weights)
         white = parts.whitened(cut.X)
         terms = parts.log_peaks[:, None] - 0.5 * np.einsum("knd,knd->kn", white, white)
         log_q = log_mixture(weights, terms)
@@ -218,40 +211,34 @@ def _fitted(cut: Cut) -> tuple[Array, Gaussians]:
         short = max(0.0, float(np.log(LEAST_INSIDE * total / A)))
         c -= 2.0 * PENALTY * short * (np.where(inner, omega / A, 0.0) - omega / total)
         spread = np.einsum("kde,kde->k", T, T) - D - 2 * np.log(np.einsum("kdd->kd", T)).sum(axis=1)
-        held = RHO * np.maximum(cut.weights, 1.0 / (4 * K))
+        held = RHO * np.maximum(cut.q.weights, 1.0 / (4 * K))
         value = mean_gap - np.log(A / total) + PENALTY * short**2 + 0.5 * float(held @ (spread + (a**2).sum(axis=1)))
         pull = c * responsibility
         inverse = parts.inverse_roots
-        old = cut.parts.roots.transpose(0, 2, 1)
+        old = cut.q.roots.transpose(0, 2, 1)
         d_mu = np.einsum("kn,knd->kd", pull, np.matmul(white, inverse))
         outer = np.matmul(pull[:, None, :] * white.transpose(0, 2, 1), white)
         outer -= pull.sum(axis=1)[:, None, None] * np.eye(D)
         d_T = np.matmul(old, np.matmul(inverse.transpose(0, 2, 1), outer)) + held[:, None, None] * T
         d_a = np.einsum("kde,ke->kd", old, d_mu) + held[:, None] * a
-        entries = d_T[:, rows, columns]
-        entries[:, diagonal] = entries[:, diagonal] * np.einsum("kdd->kd", T) - held[:, None]
-        logits = pull.sum(axis=1) - weights * c.sum()
-        return value, np.concatenate([logits, np.concatenate([d_a, entries], axis=1).ravel()])
+        return value, moves.gradient(pull.sum(axis=1) - weights * c.sum(), d_a, d_T, T, held)
 
-    start = np.zeros(K + K * (D + len(rows)))
-    start[:K] = np.log(np.maximum(cut.weights, 1e-12))
-    box = [(None, None)] * K + ([(-3.0, 3.0)] * D + [(-1.2, 1.2) if d else (-3.0, 3.0) for d in diagonal]) * K
-    found = scipy_optimize.minimize(objective, start, jac=True, method="L-BFGS-B", bounds=box, options={"maxiter": 60})
-    weights, a, T = unpacked(found.x, K, D, D)
-    keep = weights > 1e-4
-    return weights[keep] / weights[keep].sum(), cut.parts.moved(a, T).take(np.flatnonzero(keep))
+    start = moves.start(np.log(np.maximum(cut.q.weights, 1e-12)))
+    found = scipy_optimize.minimize(objective, start, jac=True, method="L-BFGS-B", bounds=moves.bounds(3.0, 1.2),
+                                    options={"maxiter": 60})
+    weights, a, T = moves.unpacked(found.x)
+    return cut.q.moved(a, T, weights).take(np.flatnonzero(weights > 1e-4))
 
 
-def _with_excess(cut: Cut) -> tuple[Array, Gaussians]:
+def _with_excess(cut: Cut) -> Gaussians:
     """The mixture with one more component at the moments of (p/q - 1)+ around the point with the largest weight."""
     X, residual = cut.X[cut.inner], cut.residual
     share = cut.share[cut.inner] / cut.inside
     mass = share * np.exp(residual - residual.max())
     excess = np.maximum(mass / mass.sum() - share, 1e-300)
     top = int(np.argmax(mass))
-    owner = int(np.argmax(cut.parts.log_densities(X[top : top + 1])[:, 0] + np.log(cut.weights)))
-    root = cut.parts.roots[owner]
-    pull = excess * np.exp(-0.5 * np.linalg.norm((X - X[top]) @ cut.parts.inverse_roots[owner].T, axis=1)**2)
+    owner = int(np.argmax(cut.q.log_densities(X[top : top + 1])[:, 0] + np.log(cut.q.weights)))
+    root = cut.q.roots[owner]
+    pull = excess * np.exp(-0.5 * np.linalg.norm((X - X[top]) @ cut.q.inverse_roots[owner].T, axis=1)**2)
     mean, cov = moments(pull / pull.sum(), X)
-    new = one_gaussian(mean, np.linalg.cholesky(0.7 * cov + 0.15 * root @ root.T))
-    return np.append(0.9 * cut.weights, 0.1), cut.parts.joined(new)
+    return cut.q.joined(one_gaussian(mean, np.linalg.cholesky(0.7 * cov + 0.15 * root @ root.T)), 0.1)

@@ -11,18 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from klimb.boosting.divergences import inclusive_refined
-from klimb.boosting.gaussians import (
-    BoostStep,
-    Gaussians,
-    Watch,
-    log_mixture,
-    mixture_moments,
-    nodes,
-    one_gaussian,
-    recorded,
-    spread_draws,
-    widened,
-)
+from klimb.boosting.gaussians import BoostStep, Gaussians, Watch, nodes, one_gaussian, recorded
 from klimb.boosting.mixture import Ended, Mixture
 from klimb.boosting.proposals import BEYOND, THIN
 from klimb.boosting.target import Target, show
@@ -76,7 +65,6 @@ class KnownPoints:
 @dataclass(frozen=True, eq=False)
 class SurrogateModel:
     """A surrogate in whitened coordinates z = inverse (u - centre), as a function of u; it falls beyond all points."""
-
     surrogate: Surrogate
     centre: Array
     inverse: Array
@@ -102,9 +90,9 @@ class SurrogateModel:
         return np.asarray(found)
 
 
-def fitted_model(known: KnownPoints, weights: Array, parts: Gaussians, temperature: float) -> SurrogateModel:
+def fitted_model(known: KnownPoints, q: Gaussians, temperature: float) -> SurrogateModel:
     """The surrogate of log p / temperature through all values, whitened by the moments of a mixture."""
-    mean, cov = mixture_moments(weights, parts)
+    mean, cov = q.moments()
     inverse = np.linalg.inv(np.linalg.cholesky(cov + 1e-10 * np.trace(cov) / len(cov) * np.eye(len(cov))))
     inside = np.isfinite(known.values)
     z, y = (known.points - mean) @ inverse.T, known.values[inside] / temperature
@@ -116,22 +104,22 @@ def fitted_model(known: KnownPoints, weights: Array, parts: Gaussians, temperatu
     return SurrogateModel(surrogate, mean, inverse, radius, z[~inside])
 
 
-def flattened(model: SurrogateModel, weights: Array, parts: Gaussians, seed: int) -> Callable[[Array], Array]:
+def flattened(model: SurrogateModel, q: Gaussians, seed: int) -> Callable[[Array], Array]:
     """Between mixture and model, q^(1 - a) p^a, as near to the model as enough draws count: EM must not live on few."""
-    U = spread_draws(weights, parts, ROUGH_DRAWS, seed + 7)
-    height, log_q, flat = model(U), log_mixture(weights, parts.log_densities(U)), 1.0
+    U = q.draws(ROUGH_DRAWS, seed + 7)
+    height, log_q, flat = model(U), q.log_density(U), 1.0
     while flat < FLATTEST:
         log_w = (height - log_q) / flat
         w = np.exp(log_w - log_w.max())
         if w.sum() ** 2 > COUNTING * len(U) * (w @ w):
             break
         flat *= 2.0
-    return lambda V: model(V) / flat + (1.0 - 1.0 / flat) * log_mixture(weights, parts.log_densities(V))
+    return lambda V: model(V) / flat + (1.0 - 1.0 / flat) * q.log_density(V)
 
 
-def next_points(model: SurrogateModel, weights: Array, parts: Gaussians, seed: int) -> Array:
+def next_points(model: SurrogateModel, q: Gaussians, seed: int) -> Array:
     """Draws of the mixture, and around it, where variance times density is largest, one after the other."""
-    U = np.concatenate([spread_draws(weights, widened(parts, far), CLOUD, seed + far) for far in WIDTHS])
+    U = np.concatenate([q.widened(far).draws(CLOUD, seed + far) for far in WIDTHS])
     height = model(U)
     U, height = U[np.isfinite(height)], height[np.isfinite(height)]
     z, chosen = model.whitened(U), list[int]()
@@ -161,15 +149,14 @@ def sparingly_boosted(target: Target, starts: Array, spread: Array, n_components
     if not np.isfinite(known.values).any():
         raise InputError("log_density must be finite somewhere near init", f"-inf at {show(starts[0])} and around",
                          "Pass init, a point inside the support, and scale, the size of the region to look in.")
-    weights, parts = np.ones(1), one_gaussian(known.points[int(np.argmax(known.values))], np.diag(spread))
+    q = one_gaussian(known.points[int(np.argmax(known.values))], np.diag(spread))
     steps: list[BoostStep] = []
     while True:
-        weights, parts, predicted = _learnt(known, weights, parts, tol, checks, seed + len(known.values))
-        model = fitted_model(known, weights, parts, 1.0)
+        q, predicted = _learnt(known, q, tol, checks, seed + len(known.values))
+        model = fitted_model(known, q, 1.0)
         believed = target.modelled(model)
-        fine = _pruned(believed, *inclusive_refined(believed, weights, parts, seed, draws=FINE_DRAWS,
-                                                    rounds=FINE_ROUNDS, n_components=n_components), seed)
-        found = _judged(known, model, *fine, names, checks, seed, watch)
+        fine = inclusive_refined(believed, q, seed, draws=FINE_DRAWS, rounds=FINE_ROUNDS, n_components=n_components)
+        found = _judged(known, model, _pruned(believed, fine, seed), names, checks, seed, watch)
         steps += found.steps
         assert found.surrogate is not None
         if found.surrogate.good or known.left < 4 * checks:
@@ -177,75 +164,71 @@ def sparingly_boosted(target: Target, starts: Array, spread: Array, n_components
             return replace(found, steps=tuple(steps), ended=ended)
 
 
-def _learnt(known: KnownPoints, weights: Array, parts: Gaussians, tol: float, reserve: int,
-            seed: int) -> tuple[Array, Gaussians, bool]:
+def _learnt(known: KnownPoints, q: Gaussians, tol: float, reserve: int, seed: int) -> tuple[Gaussians, bool]:
     """Rounds of points until they are predicted, or only ``reserve`` evaluations are left; the rough mixture then."""
     errors: list[float] = []
     while True:
         temperature = known.temperature
-        model = fitted_model(known, weights, parts, temperature)
-        tamed = known.target.modelled(flattened(model, weights, parts, seed))
-        weights, parts = inclusive_refined(tamed, weights, parts, seed + len(errors), draws=ROUGH_DRAWS, rounds=2,
-                                           n_components=ROUGH)
-        keep = np.flatnonzero(weights > LEAST)
-        weights, parts = weights[keep] / weights[keep].sum(), parts.take(keep)
+        model = fitted_model(known, q, temperature)
+        tamed = known.target.modelled(flattened(model, q, seed))
+        q = inclusive_refined(tamed, q, seed + len(errors), draws=ROUGH_DRAWS, rounds=2, n_components=ROUGH)
+        q = q.take(np.flatnonzero(q.weights > LEAST))
         predicted = len(errors) >= STEADY and max(errors[-STEADY:]) < PREDICTED * tol
         if predicted or known.left < 2 * reserve + BATCH:
-            return weights, parts, predicted
-        new = next_points(model, weights, parts, seed + 100 * len(errors))
+            return q, predicted
+        new = next_points(model, q, seed + 100 * len(errors))
         off = known.add(new) - temperature * model(new)
         errors.append(float(np.sqrt(np.mean(off**2))) if temperature == 1.0 else np.inf)
 
 
-def _pruned(target: Target, weights: Array, parts: Gaussians, seed: int) -> tuple[Array, Gaussians]:
+def _pruned(target: Target, q: Gaussians, seed: int) -> Gaussians:
     """The mixture without components that lower its bound: wide ones may cover where there is nothing."""
-    Z = nodes(NODES, parts.dim, seed + 5)
+    Z = nodes(NODES, q.dim, seed + 5)
 
-    def residuals(w: Array, p: Gaussians) -> Array:
-        U = p.at(Z).reshape(-1, p.dim)
-        found = target.values(U) - log_mixture(w, p.log_densities(U))
-        return np.where(np.isfinite(found), found, np.nan).reshape(len(w), -1)
+    def residuals(q: Gaussians) -> Array:
+        U = q.at(Z).reshape(-1, q.dim)
+        found = target.values(U) - q.log_density(U)
+        return np.where(np.isfinite(found), found, np.nan).reshape(len(q), -1)
 
-    current = residuals(weights, parts)
-    while len(weights) > 1:
+    current = residuals(q)
+    while len(q) > 1:
         own = np.nanmean(current, axis=1)
-        kept = np.arange(len(weights)) != int(np.argmin(own))
-        fewer = weights[kept] / weights[kept].sum(), parts.take(kept)
-        tried = residuals(*fewer)
-        if not fewer[0] @ np.nanmean(tried, axis=1) > weights @ own:
+        fewer = q.take(np.arange(len(q)) != int(np.argmin(own)))
+        tried = residuals(fewer)
+        if not fewer.weights @ np.nanmean(tried, axis=1) > q.weights @ own:
             break
-        (weights, parts), current = fewer, tried
-    return weights, parts
+        q, current = fewer, tried
+    return q
 
 
-def _missing(known: KnownPoints, weights: Array, parts: Gaussians, bound: float, checks: int, seed: int) -> float:
+def _missing(known: KnownPoints, q: Gaussians, bound: float, checks: int, seed: int) -> float:
     """The share of the target where the mixture has less than a third of it, by draws of a wider one."""
-    wide = widened(parts, BEYOND[0])
-    U = spread_draws(weights, wide, checks, seed + 37)
+    wide = q.widened(BEYOND[0])
+    U = wide.draws(checks, seed + 37)
     values = known.add(U)
     U = U[: len(values)]
-    thin = values - log_mixture(weights, parts.log_densities(U)) > bound + np.log(THIN)
-    mass = np.exp(np.minimum(values - log_mixture(weights, wide.log_densities(U)) - bound, 50.0))
+    thin = values - q.log_density(U) > bound + np.log(THIN)
+    mass = np.exp(np.minimum(values - wide.log_density(U) - bound, 50.0))
     return float(np.where(thin, mass, 0.0).sum() / max(len(U), 1))
 
 
-def _judged(known: KnownPoints, model: SurrogateModel, weights: Array, parts: Gaussians, names: tuple[str, ...],
-            checks: int, seed: int, watch: Watch) -> Mixture:
+def _judged(known: KnownPoints, model: SurrogateModel, q: Gaussians, names: tuple[str, ...], checks: int, seed: int,
+            watch: Watch) -> Mixture:
     """The mixture with its bound: that of the surrogate, and what the surrogate is off by at fresh draws."""
     target = known.target
-    U = spread_draws(weights, parts, JUDGED, seed + 31)
+    U = q.draws(JUDGED, seed + 31)
     believed = model(U)
     inside = np.isfinite(believed)
     share = float(inside.mean())
-    residual = believed[inside] - log_mixture(weights, parts.log_densities(U[inside])) + np.log(share)
+    residual = believed[inside] - q.log_density(U[inside]) + np.log(share)
     fresh = U[inside][:: max(int(inside.sum()) // checks, 1)][:checks]
     off = known.add(fresh) - model(fresh)
     met = np.isfinite(off)
-    missing = _missing(known, weights, parts, float(residual.mean()), checks, seed)
+    missing = _missing(known, q, float(residual.mean()), checks, seed)
     error = float(np.std(off[met])) if met.sum() > 1 else np.inf
     bound = float(residual.mean()) + (float(off[met].mean()) if met.any() else 0.0)
     spread = float(np.sqrt(residual.var() / len(residual) + error**2 / max(int(met.sum()), 1)))
     check = SurrogateCheck(error, len(off), int((~met).sum()), share, missing)
-    step = recorded(target, weights, parts, bound, spread, residual, np.full(len(residual), 1.0 / len(residual)), watch)
+    step = recorded(target, q, bound, spread, residual, np.full(len(residual), 1.0 / len(residual)), watch)
     free = target.modelled(replace(model, caution=0.0))
-    return Mixture(weights, parts, bound, spread, Ended.EVALUATIONS, (step,), free, names, share, seed, check)
+    return Mixture(q, bound, spread, Ended.EVALUATIONS, (step,), free, names, share, seed, check)

@@ -1,6 +1,4 @@
-"""Gaussians side by side, mixtures of them, their nodes, and what a run writes down after every accepted step."""
-
-from __future__ import annotations
+"""Mixtures of Gaussians, their nodes, and what a run writes down after every accepted step."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,10 +17,14 @@ CHUNK = 1 << 22  # numbers in one block of work
 
 @dataclass(frozen=True, eq=False)
 class Gaussians:
-    """N(means[k], roots[k] roots[k]'), k = 1..K; a root is any invertible square matrix."""
-
+    """q = sum_k weights[k] N(means[k], roots[k] roots[k]'); a root is any invertible square matrix."""
     means: Array  # K x D
     roots: Array  # K x D x D
+    weights: Any = None  # K, equal unless given; may be zero
+
+    def __post_init__(self) -> None:
+        if self.weights is None:
+            object.__setattr__(self, "weights", np.full(len(self), 1.0 / max(len(self), 1)))
 
     def __len__(self) -> int:
         return len(self.means)
@@ -62,46 +64,65 @@ class Gaussians:
             parts.append(self.log_peaks[:, None] - 0.5 * np.einsum("knd,knd->kn", white, white))
         return np.concatenate(parts, axis=1) if parts else np.zeros((len(self), 0))
 
+    def log_density(self, X: Array) -> Array:
+        """log q(x_n)."""
+        return log_mixture(self.weights, self.log_densities(X))
+
+    def with_slopes(self, X: Array) -> tuple[Array, Array]:
+        """log q and its gradient at the rows of ``X``."""
+        white = self.whitened(X)
+        terms = self.log_peaks[:, None] - 0.5 * np.einsum("knd,knd->kn", white, white)
+        log_q = log_mixture(self.weights, terms)
+        share = self.weights[:, None] * np.exp(np.minimum(terms - log_q, 50.0))
+        return log_q, -np.matmul(share[:, :, None] * white, self.inverse_roots).sum(axis=0)
+
+    def moments(self) -> tuple[Array, Array]:
+        """Mean and covariance of q."""
+        mean, between = moments(self.weights, self.means)
+        return mean, np.einsum("k,kde->de", self.weights, self.covariances) + between
+
     def at(self, Z: Array) -> Array:
         """means[k] + roots[k] z_s, K x S x D."""
         return np.asarray(self.means[:, None] + np.matmul(Z, self.roots.transpose(0, 2, 1)))
 
-    def take(self, index: Any) -> Gaussians:
-        return Gaussians(self.means[index], self.roots[index])
+    def draws(self, n: int, seed: int) -> Array:
+        """``n`` evenly spread draws, about as many of each component as its weight says."""
+        owner = np.searchsorted(np.cumsum(self.weights)[:-1], (np.arange(n) + 0.5) / n)
+        z = normal_draws(n, self.dim, seed=seed)
+        mixed = np.argsort((np.arange(n) * 0.6180339887498949) % 1.0, kind="stable")  # z and owner in unlike orders
+        out = self.means[owner]
+        for k, root in enumerate(self.roots):
+            own = owner == k
+            out[own] += z[mixed[own]] @ root.T
+        return np.asarray(out)
 
-    def joined(self, other: Gaussians) -> Gaussians:
-        return Gaussians(np.concatenate([self.means, other.means]), np.concatenate([self.roots, other.roots]))
+    def weighted(self, weights: Array) -> "Gaussians":
+        return Gaussians(self.means, self.roots, weights)
 
-    def moved(self, a: Array, T: Array) -> Gaussians:
+    def take(self, index: Any) -> "Gaussians":
+        """The components ``index``, their weights normalised."""
+        weights = self.weights[index]
+        total = weights.sum()
+        return Gaussians(self.means[index], self.roots[index], weights / total if total > 0.0 else None)
+
+    def joined(self, other: "Gaussians", share: float = 0.5) -> "Gaussians":
+        """(1 - share) of this and ``share`` of ``other``."""
+        return Gaussians(np.concatenate([self.means, other.means]), np.concatenate([self.roots, other.roots]),
+                         np.concatenate([(1.0 - share) * self.weights, share * other.weights]))
+
+    def moved(self, a: Array, T: Array, weights: Array | None = None) -> "Gaussians":
         """Means moved by roots[k] a[k], roots turned and stretched to roots[k] T[k]."""
-        return Gaussians(self.means + np.einsum("kde,ke->kd", self.roots, a), np.matmul(self.roots, T))
+        return Gaussians(self.means + np.einsum("kde,ke->kd", self.roots, a), np.matmul(self.roots, T),
+                         self.weights if weights is None else weights)
 
-    def replaced(self, index: Any, other: Gaussians) -> Gaussians:
-        means, roots = self.means.copy(), self.roots.copy()
-        means[index], roots[index] = other.means, other.roots
-        return Gaussians(means, roots)
+    def widened(self, far: float) -> "Gaussians":
+        """The same, wide enough that their mass lies ``far`` standard deviations outside its shell of sqrt(D)."""
+        return Gaussians(self.means, (1.0 + far / np.sqrt(self.dim)) * self.roots, self.weights)
 
 
 def one_gaussian(mean: Array, root: Array) -> Gaussians:
     """N(mean, root root')."""
     return Gaussians(mean[None], root[None])
-
-
-def widened(parts: Gaussians, far: float) -> Gaussians:
-    """The same Gaussians, wide enough that their mass lies ``far`` standard deviations outside its shell of sqrt(D)."""
-    return Gaussians(parts.means, (1.0 + far / np.sqrt(parts.dim)) * parts.roots)
-
-
-def spread_draws(weights: Array, parts: Gaussians, n: int, seed: int) -> Array:
-    """``n`` evenly spread draws of a mixture, about as many of each component as its weight says."""
-    owner = np.searchsorted(np.cumsum(weights)[:-1], (np.arange(n) + 0.5) / n)
-    z = normal_draws(n, parts.dim, seed=seed)
-    mixed = np.argsort((np.arange(n) * 0.6180339887498949) % 1.0, kind="stable")  # no order left between z and owner
-    out = parts.means[owner]
-    for k, root in enumerate(parts.roots):
-        own = owner == k
-        out[own] += z[mixed[own]] @ root.T
-    return np.asarray(out)
 
 
 def log_mixture(weights: Array, log_densities: Array) -> Array:
@@ -114,26 +135,11 @@ def log_mixture(weights: Array, log_densities: Array) -> Array:
         return np.asarray(safe + np.log(np.exp(terms - safe).sum(axis=0)))
 
 
-def mixture_slopes(weights: Array, parts: Gaussians, X: Array) -> tuple[Array, Array]:
-    """log q and its gradient at the rows of ``X``."""
-    white = parts.whitened(X)
-    terms = parts.log_peaks[:, None] - 0.5 * np.einsum("knd,knd->kn", white, white)
-    log_q = log_mixture(weights, terms)
-    share = weights[:, None] * np.exp(np.minimum(terms - log_q, 50.0))
-    return log_q, -np.matmul(share[:, :, None] * white, parts.inverse_roots).sum(axis=0)
-
-
 def moments(share: Array, X: Array) -> tuple[Array, Array]:
     """Mean and covariance of points with these shares."""
     mean = share @ X
     centred = X - mean
     return mean, (centred * share[:, None]).T @ centred
-
-
-def mixture_moments(weights: Array, parts: Gaussians) -> tuple[Array, Array]:
-    """Mean and covariance of a mixture."""
-    mean, between = moments(weights, parts.means)
-    return mean, np.einsum("k,kde->de", weights, parts.covariances) + between
 
 
 def divergence(new: Gaussians, old: Gaussians) -> Array:
@@ -155,9 +161,9 @@ def nodes(n: int, dim: int, seed: int = 0) -> Array:
     return z
 
 
-def node_count(dim: int) -> int:
-    """How many nodes a component gets: enough to see more than a quadratic, few enough to be cheap."""
-    return max(32, 16 * dim) if dim <= 6 else max(96, 2 * dim + 40)
+def node_set(dim: int, seed: int, times: int = 1) -> Array:
+    """The nodes of a component: enough to see more than a quadratic, few enough to be cheap; or ``times`` as many."""
+    return nodes(times * (max(32, 16 * dim) if dim <= 6 else max(96, 2 * dim + 40)), dim, seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,24 +196,24 @@ def gaps(residual: Array, share: Array) -> tuple[float, float]:
     return top + float(np.log(w @ np.exp(r - top))) - average, top - average
 
 
-def recorded(target: Target, weights: Array, parts: Gaussians, bound: float, error: float, residual: Array,
-             share: Array, watch: Watch) -> BoostStep:
+def recorded(target: Target, parts: Gaussians, bound: float, error: float, residual: Array, share: Array,
+             watch: Watch) -> BoostStep:
     """The record of a mixture by its residuals log p - log q at points with these shares, told to who watches."""
-    step = BoostStep(len(weights), weights, bound, error, target.n_values, target.n_gradients, *gaps(residual, share),
-                     parts)
+    step = BoostStep(len(parts), parts.weights, bound, error, target.n_values, target.n_gradients,
+                     *gaps(residual, share), parts)
     watch(step)
     return step
 
 
-def step_of(target: Target, weights: Array, parts: Gaussians, Z: Array, watch: Watch = lambda _: None,
+def step_of(target: Target, parts: Gaussians, Z: Array, watch: Watch = lambda _: None,
             values: Array | None = None) -> BoostStep:
     """The same by log p at the nodes ``Z`` of the components, K x S ``values`` where they are known."""
-    K, (S, D) = len(parts), Z.shape
-    X = parts.at(Z).reshape(-1, D)
-    values = target.values(X).reshape(K, S) if values is None else values
-    residual = values - log_mixture(weights, parts.log_densities(X)).reshape(K, S)
+    X, shape, weights = parts.at(Z).reshape(-1, parts.dim), (len(parts), len(Z)), parts.weights
+    values = target.values(X).reshape(shape) if values is None else values
+    residual = values - parts.log_density(X).reshape(shape)
     used, bound, error = weights > 0, -np.inf, np.inf
     if np.isfinite(residual[used]).all():
         bound = float(weights[used] @ residual[used].mean(axis=1))
-        error = float(np.sqrt(weights[used] ** 2 @ residual[used].var(axis=1) / S))
-    return recorded(target, weights, parts, bound, error, residual.ravel(), np.repeat(weights / S, S), watch)
+        error = float(np.sqrt(weights[used] ** 2 @ residual[used].var(axis=1) / len(Z)))
+    share = np.repeat(weights / len(Z), len(Z))
+    return recorded(target, parts, bound, error, residual.ravel(), share, watch)

@@ -8,7 +8,7 @@ import numpy as np
 
 from klimb.boosting.ascent import check_arrived, climb, scouted_modes
 from klimb.boosting.divergences import inclusive_refined
-from klimb.boosting.gaussians import BoostStep, Gaussians, Watch, node_count, nodes, one_gaussian, recorded
+from klimb.boosting.gaussians import BoostStep, Gaussians, Watch, node_set, nodes, one_gaussian, recorded
 from klimb.boosting.proposals import Outlook, Pool, best_share, candidates, looked_out, steepest
 from klimb.boosting.refine import EvaluatedMixture, at_nodes, evaluated, improve
 from klimb.boosting.target import Target
@@ -44,7 +44,7 @@ class Booster:
 
     def _checked(self, fit: EvaluatedMixture, known: EvaluatedMixture | None = None) -> EvaluatedMixture:
         """``fit`` at nodes that it has not seen; components that are among those ``known`` there keep their values."""
-        Z = nodes(2 * self.factor * node_count(self.target.dim), self.target.dim, self.seed + 1)
+        Z = node_set(self.target.dim, self.seed + 1, 2 * self.factor)
         K, S = len(fit.parts), len(Z)
         values, fresh = np.empty((K, S)), np.ones(K, dtype=bool)
         if known is not None:
@@ -55,13 +55,13 @@ class Booster:
         if fresh.any():
             X = fit.parts.take(fresh).at(Z).reshape(-1, fit.parts.dim)
             values[fresh] = self.target.values(X).reshape(-1, S)
-        return EvaluatedMixture(fit.weights, fit.parts, values, np.zeros((K, S, 0)), Z, fit.rho)
+        return EvaluatedMixture(fit.parts, values, np.zeros((K, S, 0)), Z, fit.rho)
 
     def _record(self) -> None:
         pool = Pool.of(self.seen)
         spread = float(np.sqrt(pool.share @ (pool.residual - pool.share @ pool.residual) ** 2 / len(pool.residual)))
-        self.steps.append(recorded(self.target, self.fit.weights, self.fit.parts, self.seen.bound, spread,
-                                   pool.residual, pool.share, self.watch))
+        self.steps.append(recorded(self.target, self.fit.parts, self.seen.bound, spread, pool.residual, pool.share,
+                                   self.watch))
 
     def accept(self, grown: EvaluatedMixture, least: float = 0.0) -> float:
         """Take ``grown`` if the check says it is better (by ``least``); return what it won."""
@@ -79,8 +79,7 @@ class Booster:
             return False
         self.factor *= 2
         self.seen = self._checked(self.fit)
-        Z = nodes(self.factor * node_count(self.target.dim), self.target.dim, self.seed)
-        self.fit = evaluated(self.target, self.fit.weights, self.fit.parts, Z)
+        self.fit = evaluated(self.target, self.fit.parts, node_set(self.target.dim, self.seed, self.factor))
         self.accept(improve(self.target, self.fit, rounds=2, gain=0.1 * self.tol, free=self.free()))
         return True
 
@@ -133,15 +132,15 @@ class Booster:
         if Pool.of(self.fit, self.seen, outlook=self.outlook).missing < LEAST_MISSING:
             return
         draws = max(COVERED * self.fit.values.shape[1], 1024)
-        weights, parts = inclusive_refined(self.target, self.fit.weights, self.fit.parts, self.seed + 41, draws=draws,
-                                           rounds=COVERS, n_components=n_components)
-        if parts is not self.fit.parts:
-            self.accept(evaluated(self.target, weights, parts, self.fit.nodes), least=0.25 * self.tol)
+        q = inclusive_refined(self.target, self.fit.parts, self.seed + 41, draws=draws, rounds=COVERS,
+                              n_components=n_components)
+        if q is not self.fit.parts:
+            self.accept(evaluated(self.target, q, self.fit.nodes), least=0.25 * self.tol)
 
 
 def first_gaussian(target: Target, starts: Array, root: Array, tol: float, seed: int) -> EvaluatedMixture:
     """The best single Gaussian: from the highest mode that the climbs find, or from a point along the climb."""
-    Z = nodes(node_count(target.dim), target.dim, seed)
+    Z = node_set(target.dim, seed)
     found = climb(target, starts, root)
     best = int(np.argmax(np.where(np.isfinite(found.values), found.values, -np.inf)))
     check_arrived(target, found, best, starts, root)
@@ -156,7 +155,7 @@ def inside(target: Target, mean: Array, cov: Array, Z: Array) -> EvaluatedMixtur
     """N(mean, cov), shrunk until every node has a finite value (or nearly to a point)."""
     root = np.linalg.cholesky(cov + 1e-14 * np.trace(cov) / len(cov) * np.eye(len(cov)))
     for _ in range(12):
-        fit = evaluated(target, np.ones(1), one_gaussian(mean, root), Z)
+        fit = evaluated(target, one_gaussian(mean, root), Z)
         if np.isfinite(fit.values).all():
             break
         root = 0.5 * root
@@ -183,7 +182,7 @@ def with_modes(target: Target, fit: EvaluatedMixture, n_components: int, tol: fl
 def added(target: Target, fit: EvaluatedMixture, pool: Pool, tol: float, joint: bool) -> EvaluatedMixture:
     """``fit`` with the best of a few candidates, all refined together."""
     options, parents = candidates(fit, pool, TRIED)
-    trials = evaluated(target, np.full(len(options), 1.0 / len(options)), options, fit.nodes)
+    trials = evaluated(target, options, fit.nodes)
     gains = []
     for j in range(len(options)):
         one = trials.take(np.array([j]))
@@ -199,17 +198,17 @@ def added(target: Target, fit: EvaluatedMixture, pool: Pool, tol: float, joint: 
 
 def split(target: Target, fit: EvaluatedMixture, pool: Pool, tol: float, joint: bool) -> EvaluatedMixture:
     """``fit`` with the component that fits worst made two, along the direction in which it fits worst."""
-    k = int(np.argmax(fit.weights * fit.residual.var(axis=1)))
+    k = int(np.argmax(fit.parts.weights * fit.residual.var(axis=1)))
     free = free_axes(fit, k) if joint else 0
     half = fit.parts.roots[k] @ steepest(fit, k)[0]
     step = 0.6 * half[:, 0]
     half[:, 0] *= 0.8  # 0.8^2 + 0.6^2 = 1: mean and covariance of the pair are those of the one
     twins = Gaussians(fit.parts.means[k] + np.stack([step, -step]), np.stack([half, half]))
-    pair = evaluated(target, np.array([0.5, 0.5]), twins, fit.nodes)
+    pair = evaluated(target, twins, fit.nodes)
     if not np.isfinite(pair.values).all():
         return fit
     rest = np.flatnonzero(np.arange(len(fit.parts)) != k)
-    joined = pair if len(rest) == 0 else fit.take(rest).joined(pair, float(fit.weights[k]))
+    joined = pair if len(rest) == 0 else fit.take(rest).joined(pair, float(fit.parts.weights[k]))
     return improve(target, joined, rounds=ROUNDS, gain=0.1 * tol, free=free)
 
 
@@ -222,17 +221,16 @@ def turned(target: Target, fit: EvaluatedMixture, k: int, free: int) -> Evaluate
     """``fit`` with the nodes of component k turned so that their first axes are those along which it fits worst."""
     if free == fit.parts.dim:
         return fit
-    new = Gaussians(fit.parts.means[[k]], (fit.parts.roots[k] @ steepest(fit, k)[0])[None])
-    values, slopes = fit.values.copy(), fit.slopes.copy()
-    values[[k]], slopes[[k]] = at_nodes(target, new, fit.nodes)
-    if not np.isfinite(values[k]).all():
-        return fit
-    return EvaluatedMixture(fit.weights, fit.parts.replaced([k], new), values, slopes, fit.nodes, fit.rho)
+    roots = fit.parts.roots.copy()
+    roots[k] = fit.parts.roots[k] @ steepest(fit, k)[0]
+    new, only = Gaussians(fit.parts.means, roots, fit.parts.weights), np.array([k])
+    values, slopes = at_nodes(target, new.take(only), fit.nodes)
+    return fit.moved(new, only, values, slopes) if np.isfinite(values).all() else fit
 
 
 def pruned(fit: EvaluatedMixture) -> EvaluatedMixture:
     """``fit`` without components of negligible weight."""
-    keep = np.flatnonzero(fit.weights > NEGLIGIBLE)
+    keep = np.flatnonzero(fit.parts.weights > NEGLIGIBLE)
     return fit if len(keep) == len(fit.parts) else fit.take(keep)
 
 
@@ -246,13 +244,12 @@ def low_rank_gaussian(target: Target, starts: Array, root: Array, tol: float, se
     fit = inside(target, mean, np.diag(np.diag(found.inverses[best])), Z)
     # Conditional scales from Stein's identity, coordinate by coordinate.
     deviations = np.diag(fit.parts.roots[0]) / np.sqrt(np.clip(-(fit.slopes[0] * Z).mean(axis=0), 0.01, 100.0))
-    scaled = evaluated(target, np.ones(1), one_gaussian(mean, np.diag(deviations)), Z)
+    scaled = evaluated(target, one_gaussian(mean, np.diag(deviations)), Z)
     fit = scaled if scaled.bound > fit.bound else fit
     for _ in range(TURNS):
         before = fit.bound
         turned = one_gaussian(fit.parts.means[0], fit.parts.roots[0] @ steepest(fit, 0)[0])
-        fresh = evaluated(target, np.ones(1), turned, Z)
-        fit = improve(target, fresh, rounds=8, gain=0.1 * tol, free=min(RANK, D))
+        fit = improve(target, evaluated(target, turned, Z), rounds=8, gain=0.1 * tol, free=min(RANK, D))
         if fit.bound - before < tol:
             break
     return fit

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from klimb.boosting.gaussians import BoostStep, Gaussians, log_mixture, mixture_moments, spread_draws
+from klimb.boosting.gaussians import BoostStep, Gaussians
 from klimb.boosting.target import Target
 from klimb.boosting.transforms import Transform, points
 from klimb.boosting.trust import CHECKED, CorrectedMixture, MixtureTrust, SurrogateCheck, Weighed, tail, trust_of
@@ -21,7 +21,6 @@ DRAWS = 1 << 13  # for moments and quantiles without a closed form
 
 class Ended(Enum):
     """Why a run ended; ``advice`` says what to do about it."""
-
     GAP = "The estimated divergence from the target is below tol (twice that with points outside the mixture)."
     GAIN = "Another component, tried twice and with more nodes, gains less than tol."
     COMPONENTS = "n_components was reached while components still gained: raise it for a closer fit."
@@ -48,7 +47,6 @@ class Mixture:
     0.5 (3, 1) trust
     """
 
-    weights: Array
     parts: Gaussians = field(repr=False)
     bound: float  # lower bound of the log evidence, estimated at nodes that the fit has not seen
     bound_error: float  # its standard error
@@ -62,7 +60,12 @@ class Mixture:
 
     @property
     def n_components(self) -> int:
-        return len(self.weights)
+        return len(self.parts)
+
+    @property
+    def weights(self) -> Array:
+        """K weights of the components."""
+        return np.asarray(self.parts.weights)
 
     @property
     def dim(self) -> int:
@@ -119,12 +122,11 @@ class Mixture:
         return np.asarray(found[0] if np.ndim(X) == 1 else found)
 
     def _log_free(self, U: Array) -> Array:
-        return np.asarray(log_mixture(self.weights, self.parts.log_densities(U)) - np.log(self.inside))
+        return np.asarray(self.parts.log_density(U) - np.log(self.inside))
 
     def sample(self, n: int, seed: int | np.random.Generator = 0) -> Array:
         """``n`` independent draws, in the user's coordinates."""
-        rng = seed if isinstance(seed, np.random.Generator) else np.random.default_rng(seed)
-        return self.target.coordinates.to_user(self._free_draws(n, rng))[0]
+        return self.target.coordinates.to_user(self._free_draws(n, np.random.default_rng(seed)))[0]
 
     def _free_draws(self, n: int, rng: np.random.Generator | None) -> Array:
         """``n`` free draws; evenly spread ones (as many of each component as its weight says) without ``rng``."""
@@ -142,7 +144,7 @@ class Mixture:
 
     def _raw_draws(self, n: int, rng: np.random.Generator | None, round_: int) -> Array:
         if rng is None:
-            return spread_draws(self.weights, self.parts, n, self.seed + 101 + 997 * round_)
+            return self.parts.draws(n, self.seed + 101 + 997 * round_)
         owner = rng.choice(len(self.weights), size=n, p=self.weights)
         z = rng.standard_normal((n, self.parts.dim))
         return np.asarray(self.parts.means[owner] + np.einsum("nde,ne->nd", self.parts.roots[owner], z))
@@ -159,12 +161,12 @@ class Mixture:
     @property
     def mean(self) -> Array:
         """The mean of q."""
-        return mixture_moments(self.weights, self.parts)[0] if self._closed else np.asarray(self._even.mean(axis=0))
+        return self.parts.moments()[0] if self._closed else np.asarray(self._even.mean(axis=0))
 
     @property
     def cov(self) -> Array:
         """The covariance of q."""
-        return mixture_moments(self.weights, self.parts)[1] if self._closed else np.atleast_2d(np.cov(self._even.T))
+        return self.parts.moments()[1] if self._closed else np.atleast_2d(np.cov(self._even.T))
 
     @property
     def sd(self) -> Array:
@@ -269,8 +271,8 @@ class Mixture:
             require(self._closed, "contours of more than two parameters need a mixture without transforms",
                     f"{self.dim}", "Plot draws of sample(n) instead.")
             covariances = self.covariances[:, [i, j]][:, :, [i, j]]
-            parts = Gaussians(self.means[:, [i, j]], np.asarray(np.linalg.cholesky(covariances), dtype=np.float64))
-            log_q = log_mixture(self.weights, parts.log_densities(grid))
+            roots = np.asarray(np.linalg.cholesky(covariances), dtype=np.float64)
+            log_q = Gaussians(self.means[:, [i, j]], roots, self.weights).log_density(grid)
         ax.contour(A, B, _below_top(log_q, A), levels=levels, colors="C3", linewidths=1.0, linestyles="solid")
         ax.set(xlabel=self.names[i], ylabel=self.names[j])
         return ax

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import softmax
 
-from klimb.boosting.gaussians import BoostStep, Gaussians, log_mixture, mixture_slopes, nodes, one_gaussian, step_of
+from klimb.boosting.gaussians import BoostStep, Gaussians, Watch, log_mixture, nodes, one_gaussian, step_of
 from klimb.boosting.target import Target, differences
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_optimize
@@ -21,12 +21,10 @@ FLOOR = 12.0  # nats below its largest value at a mean at which q is cut off fro
 STARTS = 4  # of the search for the residual's peak
 
 
-def newton_exclusive(weights: Array, parts: Gaussians, new: Gaussians, X: Array, values: Array, X_new: Array,
-                     values_new: Array) -> float:
+def newton_exclusive(q: Gaussians, new: Gaussians, X: Array, values: Array, X_new: Array, values_new: Array) -> float:
     """The alpha that minimises KL((1 - alpha) q + alpha h || p) by nodes ``X`` of q, ``X_new`` of h: [G] Alg. 1."""
-    share = np.repeat(weights, len(X) // len(weights)) / (len(X) // len(weights))
-    log_q = [log_mixture(weights, parts.log_densities(points)) for points in (X, X_new)]
-    log_h = [new.log_densities(points)[0] for points in (X, X_new)]
+    share = np.repeat(q.weights, len(X) // len(q)) / (len(X) // len(q))
+    log_q, log_h = [q.log_density(X), q.log_density(X_new)], [new.log_densities(at)[0] for at in (X, X_new)]
     floor = min(float(values[np.isfinite(values)].min(initial=0.0)), 0.0) - 1e3  # stands for -inf: costly, not NaN
     f = [np.maximum(values, floor), np.maximum(values_new, floor)]
 
@@ -41,10 +39,10 @@ def newton_exclusive(weights: Array, parts: Gaussians, new: Gaussians, X: Array,
     return bracketed_newton(derivatives)
 
 
-def newton_inclusive(weights: Array, parts: Gaussians, new: Gaussians, X: Array, values: Array, per_part: int) -> float:
+def newton_inclusive(q: Gaussians, new: Gaussians, X: Array, values: Array, per_part: int) -> float:
     """The alpha that minimises KL(p || (1 - alpha) q + alpha h), by importance sampling from q: [G] Alg. 3."""
-    share = np.repeat(weights, per_part) / per_part
-    log_q, log_h = log_mixture(weights, parts.log_densities(X)), new.log_densities(X)[0]
+    share = np.repeat(q.weights, per_part) / per_part
+    log_q, log_h = q.log_density(X), new.log_densities(X)[0]
     ratio = np.where(np.isfinite(values), values - log_q, -np.inf)
     with np.errstate(divide="ignore"):
         w = share * np.exp(ratio - ratio.max())
@@ -81,7 +79,7 @@ def bracketed_newton(derivatives: Callable[[float], tuple[float, float]], low: f
     return float(alpha)
 
 
-def corrective(weights: Array, parts: Gaussians, values: Array, Z: Array) -> Array:
+def corrective(parts: Gaussians, values: Array, Z: Array) -> Array:
     """The weights that maximise the bound at the nodes ``Z`` of fixed components: convex, by L-BFGS in their logits."""
     K, S = values.shape
     terms = parts.log_densities(parts.at(Z).reshape(K * S, -1))
@@ -94,68 +92,61 @@ def corrective(weights: Array, parts: Gaussians, values: Array, Z: Array) -> Arr
         slope = residual + np.exp(terms - log_q) @ np.repeat(w / S, S)
         return float(w @ residual), w * (slope - w @ slope)
 
-    start = np.log(np.maximum(weights, 1e-9))
+    start = np.log(np.maximum(parts.weights, 1e-9))
     return np.asarray(softmax(scipy_optimize.minimize(objective, start, jac=True, method="L-BFGS-B").x))
 
 
 def laplacian_boosted(target: Target, first: Gaussians, n_components: int, divergence: str, weights_rule: str,
-                      seed: int, watch: Callable[[BoostStep], None]) -> tuple[Array, Gaussians, list[BoostStep]]:
+                      seed: int, watch: Watch) -> tuple[Gaussians, list[BoostStep]]:
     """[G] Algorithm 2 from the Gaussian ``first``, with the weights of Algorithm 1, Algorithm 3 or all refitted."""
     rng = np.random.default_rng(seed)
-    Z = nodes(SAMPLES, first.dim, seed)
-    weights, parts = np.ones(1), first
-    values = target.values(parts.at(Z)[0])[None]
-    steps = [step_of(target, weights, parts, Z, watch, values)]
+    Z, q = nodes(SAMPLES, first.dim, seed), first
+    values = target.values(q.at(Z)[0])[None]
+    steps = [step_of(target, q, Z, watch, values)]
     for _ in range(1, n_components):
-        new = residual_peak(target, weights, parts, first, rng)
-        X = parts.at(Z).reshape(-1, first.dim)
+        new = residual_peak(target, q, first, rng)
+        X = q.at(Z).reshape(-1, first.dim)
         new_values = target.values(new.at(Z)[0])
         if not np.isfinite(new_values).any():
             continue
         if divergence == "inclusive":
-            alpha = newton_inclusive(weights, parts, new, X, values.ravel(), len(Z))
+            alpha = newton_inclusive(q, new, X, values.ravel(), len(Z))
         else:
-            alpha = newton_exclusive(weights, parts, new, X, values.ravel(), new.at(Z)[0], new_values)
-        parts = parts.joined(new)
-        weights = np.append((1.0 - alpha) * weights, alpha)
-        values = np.concatenate([values, new_values[None]])
+            alpha = newton_exclusive(q, new, X, values.ravel(), new.at(Z)[0], new_values)
+        q, values = q.joined(new, alpha), np.concatenate([values, new_values[None]])
         if weights_rule == "corrective":
-            weights = corrective(weights, parts, values, Z)
-        steps.append(step_of(target, weights, parts, Z, watch, values))
-    return weights, parts, steps
+            q = q.weighted(corrective(q, values, Z))
+        steps.append(step_of(target, q, Z, watch, values))
+    return q, steps
 
 
-def residual_peak(target: Target, weights: Array, parts: Gaussians, first: Gaussians,
-                  rng: np.random.Generator) -> Gaussians:
+def residual_peak(target: Target, q: Gaussians, first: Gaussians, rng: np.random.Generator) -> Gaussians:
     """N(eta, H^-1 / 2) at a maximum eta of log(f/q) with Hessian -H: [G] Eq. (17)."""
-    spread = np.sqrt(weights @ (parts.deviations**2 + (parts.means - weights @ parts.means) ** 2))
+    spread = np.sqrt(q.weights @ (q.deviations**2 + (q.means - q.weights @ q.means) ** 2))
     low, high = first.means[0] - REACH * first.deviations[0], first.means[0] + REACH * first.deviations[0]
-    floor = float(log_mixture(weights, parts.log_densities(parts.means)).max()) - FLOOR
+    floor = float(q.log_density(q.means).max()) - FLOOR
 
     def objective(u: Array) -> tuple[float, Array]:
         value, slope = target.with_slopes(u[None], spread)
-        log_q, q_slope = mixture_slopes(weights, parts, u[None])
+        log_q, q_slope = q.with_slopes(u[None])
         if log_q[0] < floor:
             log_q, q_slope = np.array([floor]), np.zeros_like(q_slope)
         if not np.isfinite(value[0]):
             return 1e10, np.zeros_like(u)
         return float(log_q[0] - value[0]), (q_slope - slope)[0]
 
-    best = None
+    found = []
     for attempt in range(STARTS):  # the paper starts at one draw of q; several cost little and miss less
-        k = rng.choice(len(weights), p=weights)
-        start = parts.means[k] + parts.roots[k] @ rng.standard_normal(parts.dim)
+        k = rng.choice(len(q), p=q.weights)
+        start = q.means[k] + q.roots[k] @ rng.standard_normal(q.dim)
         if attempt % 2:  # the weight of the first Gaussian may have gone to zero, but not its view
-            start = first.means[0] + 0.5 * first.roots[0] @ rng.standard_normal(parts.dim)
-        found = scipy_optimize.minimize(objective, np.clip(start, low, high), jac=True, method="L-BFGS-B",
-                                        bounds=list(zip(low, high, strict=True)), options={"maxiter": 60})
-        if best is None or found.fun < best.fun:
-            best = found
-    assert best is not None
-    eta = np.asarray(best.x)
+            start = first.means[0] + 0.5 * first.roots[0] @ rng.standard_normal(q.dim)
+        found.append(scipy_optimize.minimize(objective, np.clip(start, low, high), jac=True, method="L-BFGS-B",
+                                             bounds=list(zip(low, high, strict=True)), options={"maxiter": 60}))
+    eta = np.asarray(min(found, key=lambda one: float(one.fun)).x)
     H = -target.hessian_at(eta, spread)
-    if log_mixture(weights, parts.log_densities(eta[None]))[0] > floor:
-        H = H + differences(lambda x: mixture_slopes(weights, parts, x)[1], eta, 1e-5 * spread)
+    if q.log_density(eta[None])[0] > floor:
+        H = H + differences(lambda x: q.with_slopes(x)[1], eta, 1e-5 * spread)
     found_values, basis = np.linalg.eigh(H * np.outer(spread, spread))  # in units of q's spread
     root = (spread[:, None] * basis) / np.sqrt(2.0 * np.clip(np.abs(found_values), 1.0, 1e8))
     return one_gaussian(eta, root)

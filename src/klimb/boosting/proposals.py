@@ -3,13 +3,11 @@
 The points come from q, so that reweighting them by h/q gives the bound of (1 - alpha) q + alpha h for a candidate h.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from klimb.boosting.gaussians import Gaussians, gaps, log_mixture, mixture_slopes, moments, widened
+from klimb.boosting.gaussians import Gaussians, gaps, log_mixture, moments
 from klimb.boosting.refine import EvaluatedMixture
 from klimb.boosting.target import Target
 from klimb.numerics.arrays import Array
@@ -32,7 +30,6 @@ Option: TypeAlias = tuple[Array, Array, int]  # mean and root of a candidate, an
 
 class Outlook(NamedTuple):
     """Points with log p, ``per_part`` of each of some ``parts`` that are wider than a mixture: what it never sees."""
-
     parts: Gaussians
     per_part: int
     X: Array
@@ -43,14 +40,13 @@ def looked_out(target: Target, fit: EvaluatedMixture, seed: int) -> Outlook:
     """Points around every component, two and six standard deviations outside the shell that holds its mass."""
     K, D = len(fit.parts), fit.parts.dim
     per_part = max(LOOKS, OUTLOOK * fit.values.shape[1] // (K * len(BEYOND)))
-    wide = widened(fit.parts, BEYOND[0]).joined(widened(fit.parts, BEYOND[1]))
+    wide = fit.parts.widened(BEYOND[0]).joined(fit.parts.widened(BEYOND[1]))
     X = wide.at(normal_draws(per_part, D, seed=seed)).reshape(-1, D)
     return Outlook(wide, per_part, X, target.values(X, far=True))
 
 
 class Pool(NamedTuple):
     """Points drawn from q: probability of each, owner, log p - log q and log q."""
-
     X: Array
     share: Array
     owner: Array
@@ -58,18 +54,18 @@ class Pool(NamedTuple):
     log_q: Array
 
     @classmethod
-    def of(cls, *fits: EvaluatedMixture, outlook: Outlook | None = None) -> Pool:
+    def of(cls, *fits: EvaluatedMixture, outlook: Outlook | None = None) -> "Pool":
         """The nodes of several evaluations of one mixture, and the points of an outlook."""
-        D = fits[0].parts.dim
-        X = np.concatenate([fit.points.reshape(-1, D) for fit in fits])
-        owner = np.concatenate([np.repeat(np.arange(len(fit.parts)), fit.values.shape[1]) for fit in fits])
+        q = fits[0].parts
+        X = np.concatenate([fit.points.reshape(-1, q.dim) for fit in fits])
+        owner = np.concatenate([np.repeat(np.arange(len(q)), fit.values.shape[1]) for fit in fits])
         residual = np.concatenate([fit.residual.ravel() for fit in fits])
         log_q = np.concatenate([fit.log_q.ravel() for fit in fits])
-        share = fits[0].weights[owner] / np.bincount(owner)[owner]
+        share = q.weights[owner] / np.bincount(owner)[owner]
         if outlook is not None:
             X = np.concatenate([X, outlook.X])
-            terms = fits[0].parts.log_densities(X)
-            log_q = log_mixture(fits[0].weights, terms)
+            terms = q.log_densities(X)
+            log_q = log_mixture(q.weights, terms)
             residual = np.concatenate([residual, outlook.values - log_q[len(residual) :]])
             owner = np.append(owner, np.argmax(terms[:, len(owner) :], axis=0))
             counts = np.concatenate([np.full(len(terms), sum(fit.values.shape[1] for fit in fits)),
@@ -105,7 +101,7 @@ class Pool(NamedTuple):
 def candidates(fit: EvaluatedMixture, pool: Pool, n: int) -> tuple[Gaussians, Array]:
     """The ``n`` most promising of many candidates and one where p/q has most mass; the component each came from."""
     options = _around_nodes(fit, pool)
-    for k in np.argsort(-(fit.weights * fit.residual.var(axis=1)))[:3]:
+    for k in np.argsort(-(fit.parts.weights * fit.residual.var(axis=1)))[:3]:
         options += _along_directions(fit, int(k))
     means, roots, parents = zip(*options, strict=True)
     parts = Gaussians(np.stack(means), np.stack(roots))
@@ -191,20 +187,18 @@ def steepest(fit: EvaluatedMixture, k: int) -> tuple[Array, int]:
 
     And how many of them matter: along the others p/q is constant, and no mixture is needed.
     """
-    slope = fit.slopes[k] - mixture_slopes(fit.weights, fit.parts, fit.points[k])[1] @ fit.parts.roots[k]
+    slope = fit.slopes[k] - fit.parts.with_slopes(fit.points[k])[1] @ fit.parts.roots[k]
     variances, basis = np.linalg.eigh(slope.T @ slope)
     return np.asarray(basis[:, ::-1]), int(np.count_nonzero(variances > MATTERS * variances[-1]))
 
 
 def best_share(fit: EvaluatedMixture, new: EvaluatedMixture) -> tuple[float, float]:
     """The share alpha of ``new`` with the best bound of (1 - alpha) fit + alpha new ([G] Eq. (7)), and the gain."""
-    K, S = fit.values.shape
-    at_old = fit.points.reshape(K * S, -1)
-    q_old, q_new = fit.log_q.ravel(), fit.log_mixture(new.points.reshape(-1, fit.parts.dim))
-    h_old = log_mixture(new.weights, new.parts.log_densities(at_old))
-    h_new = new.log_q.ravel()
-    weight_old = np.repeat(fit.weights / S, S)
-    weight_new = np.repeat(new.weights / new.values.shape[1], new.values.shape[1])
+    at_old, at_new = (one.points.reshape(-1, fit.parts.dim) for one in (fit, new))
+    q_old, q_new = fit.log_q.ravel(), fit.parts.log_density(at_new)
+    h_old, h_new = new.parts.log_density(at_old), new.log_q.ravel()
+    weight_old, weight_new = (np.repeat(one.parts.weights / one.values.shape[1], one.values.shape[1])
+                              for one in (fit, new))
     values_old, values_new = fit.values.ravel(), new.values.ravel()
 
     def bound(logit: float) -> float:

@@ -7,15 +7,13 @@ per component by Stein's identity). The model is maximised over everything, less
 expansions were made; then the true B at the new nodes judges the step, and rho falls or grows.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from klimb.boosting.gaussians import Gaussians, divergence, log_mixture
+from klimb.boosting.gaussians import Gaussians, divergence
 from klimb.boosting.target import Target
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_optimize
@@ -39,8 +37,6 @@ Natural: TypeAlias = tuple[Array, Array, Array]  # in weights, moves and factors
 @dataclass(frozen=True, eq=False)
 class EvaluatedMixture:
     """A mixture with the target's values and (whitened) slopes at the nodes of each component."""
-
-    weights: Array  # K
     parts: Gaussians
     values: Array  # K x S, log p at the nodes
     slopes: Array  # K x S x D, L_k' grad log p
@@ -50,15 +46,11 @@ class EvaluatedMixture:
     @cached_property
     def log_q(self) -> Array:
         """log q at the nodes of each component, K x S."""
-        K, S = self.values.shape
-        return self.log_mixture(self.points.reshape(K * S, -1)).reshape(K, S)
+        return self.parts.log_density(self.points.reshape(-1, self.parts.dim)).reshape(self.values.shape)
 
     @cached_property
     def points(self) -> Array:
         return self.parts.at(self.nodes)
-
-    def log_mixture(self, X: Array) -> Array:
-        return log_mixture(self.weights, self.parts.log_densities(X))
 
     @cached_property
     def residual(self) -> Array:
@@ -67,26 +59,33 @@ class EvaluatedMixture:
 
     @cached_property
     def bound(self) -> float:
-        return float(self.weights @ self.residual.mean(axis=1))
+        return float(self.parts.weights @ self.residual.mean(axis=1))
 
-    def take(self, index: Index) -> EvaluatedMixture:
+    def take(self, index: Index) -> "EvaluatedMixture":
         """The components ``index``, their weights normalised."""
-        weights = self.weights[index]
-        return EvaluatedMixture(weights / weights.sum(), self.parts.take(index), self.values[index], self.slopes[index],
-                                self.nodes, self.rho[index])
+        return EvaluatedMixture(self.parts.take(index), self.values[index], self.slopes[index], self.nodes,
+                                self.rho[index])
 
-    def joined(self, other: EvaluatedMixture, share: float) -> EvaluatedMixture:
+    def joined(self, other: "EvaluatedMixture", share: float) -> "EvaluatedMixture":
         """(1 - share) of this and ``share`` of ``other``."""
-        weights = np.concatenate([(1.0 - share) * self.weights, share * other.weights])
-        return EvaluatedMixture(weights, self.parts.joined(other.parts), np.concatenate([self.values, other.values]),
-                                np.concatenate([self.slopes, other.slopes]), self.nodes,
-                                np.concatenate([self.rho, other.rho]))
+        each = ((self.values, other.values), (self.slopes, other.slopes), (self.rho, other.rho))
+        values, slopes, rho = map(np.concatenate, each)
+        return EvaluatedMixture(self.parts.joined(other.parts, share), values, slopes, self.nodes, rho)
+
+    def moved(self, to: Gaussians, moved: Index, values: Array, slopes: Array) -> "EvaluatedMixture":
+        """The weights of ``to`` and its components ``moved``, where the target is known now; the others stay."""
+        found = []
+        for old, new in ((self.parts.means, to.means[moved]), (self.parts.roots, to.roots[moved]),
+                         (self.values, values), (self.slopes, slopes)):
+            found.append(old.copy())
+            found[-1][moved] = new
+        means, roots, values, slopes = found
+        return replace(self, parts=Gaussians(means, roots, to.weights), values=values, slopes=slopes)
 
 
-def evaluated(target: Target, weights: Array, parts: Gaussians, nodes: Array, rho: float = FRESH) -> EvaluatedMixture:
+def evaluated(target: Target, parts: Gaussians, nodes: Array) -> EvaluatedMixture:
     """The mixture with the target evaluated at the nodes of every component."""
-    values, slopes = at_nodes(target, parts, nodes)
-    return EvaluatedMixture(weights, parts, values, slopes, nodes, np.full(len(parts), rho))
+    return EvaluatedMixture(parts, *at_nodes(target, parts, nodes), nodes, np.full(len(parts), FRESH))
 
 
 def at_nodes(target: Target, parts: Gaussians, nodes: Array) -> tuple[Array, Array]:
@@ -110,9 +109,9 @@ def improve(target: Target, fit: EvaluatedMixture, *, rounds: int, gain: float, 
         x = model.minimiser()
         proposal = model.mixture(x)
         moves = divergence(proposal.parts, fit.parts)
-        distance = fit.weights * moves
+        distance = fit.parts.weights * moves
         moved = np.flatnonzero(distance > max(STILL * min(1.0, gain / 1e-3), IDLE * float(distance.max())))
-        trial = _moved(fit, proposal, moved, *at_nodes(target, proposal.parts.take(moved), fit.nodes))
+        trial = fit.moved(proposal.parts, moved, *at_nodes(target, proposal.parts.take(moved), fit.nodes))
         # How wrong the expansion was, relative to how far the component went: a good step gains about its divergence.
         error = np.zeros(len(fit.parts))
         with np.errstate(invalid="ignore"):
@@ -122,7 +121,7 @@ def improve(target: Target, fit: EvaluatedMixture, *, rounds: int, gain: float, 
         spoilers = error > WRONG
         if spoilers.any() and not won > 0:
             kept = moved[~spoilers[moved]]
-            trial = _moved(fit, trial, kept, trial.values[kept], trial.slopes[kept])
+            trial = fit.moved(trial.parts, kept, trial.values[kept], trial.slopes[kept])
             weighing = ProximalObjective(trial, 0)
             trial = weighing.mixture(weighing.minimiser())
             won = trial.bound - fit.bound + model.correction(x, kept)
@@ -145,45 +144,72 @@ def improve(target: Target, fit: EvaluatedMixture, *, rounds: int, gain: float, 
     return fit
 
 
-def _moved(fit: EvaluatedMixture, to: EvaluatedMixture, moved: Index, values: Array, slopes: Array) -> EvaluatedMixture:
-    """The weights of ``to`` and its components ``moved``, where the target is known now; the others stay."""
-    all_values, all_slopes = fit.values.copy(), fit.slopes.copy()
-    all_values[moved], all_slopes[moved] = values, slopes
-    return replace(fit, weights=to.weights, parts=fit.parts.replaced(moved, to.parts.take(moved)), values=all_values,
-                   slopes=all_slopes)
+class Moves(NamedTuple):
+    """Mixtures near one of K components in D dimensions, as vectors: logits of weights, then the moves of each part.
+
+    mu = mu0 + L0 a and L = L0 T along the first ``free`` axes, with T lower triangular, its diagonal in logarithms.
+    """
+
+    K: int
+    D: int
+    free: int
+
+    def start(self, log_weights: Array) -> Array:
+        """These weights, and no moves."""
+        return np.concatenate([log_weights, np.zeros(self.K * self.free * (self.free + 3) // 2)])
+
+    def unpacked(self, x: Array) -> tuple[Array, Array, Array]:
+        """Weights, moves a (K x D) and factors T (K x D x D)."""
+        K, D, free = self
+        weights, rest = np.exp(x[:K] - x[:K].max()), x[K:].reshape(K, -1)
+        rows, columns = np.tril_indices(free)
+        a, T, entries = np.zeros((K, D)), np.tile(np.eye(D), (K, 1, 1)), rest[:, free:].copy()
+        a[:, :free] = rest[:, :free]
+        entries[:, rows == columns] = np.exp(np.clip(entries[:, rows == columns], -20.0, 20.0))
+        T[:, rows, columns] = entries
+        return weights / weights.sum(), a, T
+
+    def gradient(self, logits: Array, d_a: Array, d_T: Array, T: Array, held: Array | float = 0.0) -> Array:
+        """In x, from that in a and T; ``held`` is minus what else depends on the logarithms of the diagonals."""
+        rows, columns = np.tril_indices(self.free)
+        on = rows == columns
+        entries = d_T[:, rows, columns]
+        entries[:, on] = entries[:, on] * T[:, rows[on], columns[on]] - np.reshape(held, (-1, 1))
+        return np.concatenate([logits, np.concatenate([d_a[:, : self.free], entries], axis=1).ravel()])
+
+    def bounds(self, far: float = np.inf, large: float = np.inf, across: float | None = None) -> list[Any]:
+        """Of moves (in standard deviations), of logarithms of scales, and of entries off the diagonal (as of moves)."""
+        rows, columns = np.tril_indices(self.free)
+        most = [far] * self.free + [large if on else far if across is None else across for on in rows == columns]
+        return [(None, None)] * self.K + [(-one, one) for one in most] * self.K
 
 
 class ProximalObjective:
-    """Minus the modelled bound plus the proximal term, as a function of logits and of moves in whitened coordinates.
+    """Minus the modelled bound plus the proximal term, as a function of `Moves`.
 
-    mu = mu0 + L0 a, L = L0 T with T lower triangular; log p at a node becomes value + slope'y + y'Hy/2, y = a + (T - I)
-    z.
+    log p at a node becomes value + slope'y + y'Hy/2 with y = a + (T - I) z.
     """
 
     def __init__(self, fit: EvaluatedMixture, free: int) -> None:
-        self.fit = fit
+        self.fit, self.nodes, self.slopes = fit, fit.nodes, fit.slopes
         self.K, self.D = len(fit.parts), fit.parts.dim
-        self.free = free  # components move along their first ``free`` axes only
-        self.rows, self.columns = np.tril_indices(free)
-        self.on_diagonal = self.rows == self.columns
-        self.nodes = fit.nodes
-        self.slopes = fit.slopes
+        self.moves = Moves(self.K, self.D, free)
         self.hessians = average_hessians(self.slopes, self.nodes)
-        self.start = np.zeros(self.K + self.K * (free + len(self.rows)))
         with np.errstate(divide="ignore"):
-            self.start[: self.K] = np.maximum(np.log(fit.weights), -30.0)
+            self.start = self.moves.start(np.maximum(np.log(fit.parts.weights), -30.0))
         self.score: Natural | None = None
         self.score = self._objective(self.start)[2]
 
-    def minimiser(self, iterations: int = 40) -> Array:
+    def minimiser(self) -> Array:
         """Where the model is best, by L-BFGS, to the nearest point of the grid of moves."""
-        found = scipy_optimize.minimize(self.objective, self.start, jac=True, method="L-BFGS-B", bounds=self.bounds,
-                                        options={"maxiter": iterations, "maxcor": 20, "ftol": 1e-10, "gtol": 1e-7})
+        box = self.moves.bounds(*(FARTHEST if self.K == 1 else NEAR))
+        found = scipy_optimize.minimize(self.objective, self.start, jac=True, method="L-BFGS-B", bounds=box,
+                                        options={"maxiter": 40, "maxcor": 20, "ftol": 1e-10, "gtol": 1e-7})
         return np.asarray(self.start + GRID * np.round((found.x - self.start) / GRID))
 
     def correction(self, x: Array, moved: Index) -> float:
         """What the score adds to the bound gained on the way to ``x``, if only the components ``moved`` go there."""
-        weights, a, T = unpacked(x, self.K, self.D, self.free)
+        weights, a, T = self.moves.unpacked(x)
         stay = ~np.isin(np.arange(self.K), moved)
         a, T = a.copy(), T.copy()
         a[stay], T[stay] = 0.0, np.eye(self.D)
@@ -193,15 +219,8 @@ class ProximalObjective:
 
     def _along(self, score: Natural, weights: Array, a: Array, T: Array) -> float:
         d_weights, d_a, d_T = score
-        return float(d_weights @ (weights - self.fit.weights) + (d_a * a).sum() + (d_T * (T - np.eye(self.D))).sum())
-
-    @property
-    def bounds(self) -> list[tuple[float | None, float | None]]:
-        """How far one step may move a mean (in standard deviations) and the logarithm of a scale."""
-        far, large = FARTHEST if self.K == 1 else NEAR
-        moves: list[tuple[float | None, float | None]] = [(-far, far)] * self.free
-        scales = [(-large, large) if diagonal else (-far, far) for diagonal in self.on_diagonal]
-        return [(None, None)] * self.K + (moves + scales) * self.K
+        change = weights - self.fit.parts.weights
+        return float(d_weights @ change + (d_a * a).sum() + (d_T * (T - np.eye(self.D))).sum())
 
     def values(self, a: Array, T: Array) -> tuple[Array, Array]:
         """The modelled log p at the moved nodes, and its slope in y."""
@@ -210,8 +229,8 @@ class ProximalObjective:
         return self.fit.values + np.einsum("ksd,ksd->ks", self.slopes + 0.5 * Hy, y), self.slopes + Hy
 
     def mixture(self, x: Array) -> EvaluatedMixture:
-        weights, a, T = unpacked(x, self.K, self.D, self.free)
-        return replace(self.fit, weights=weights, parts=self.fit.parts.moved(a, T), values=self.values(a, T)[0])
+        weights, a, T = self.moves.unpacked(x)
+        return replace(self.fit, parts=self.fit.parts.moved(a, T, weights), values=self.values(a, T)[0])
 
     def objective(self, x: Array) -> tuple[float, Array]:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -219,8 +238,8 @@ class ProximalObjective:
             return value, gradient
 
     def _objective(self, x: Array) -> tuple[float, Array, Natural]:
-        weights, a, T = unpacked(x, self.K, self.D, self.free)
-        parts = self.fit.parts.moved(a, T)
+        weights, a, T = self.moves.unpacked(x)
+        parts = self.fit.parts.moved(a, T, weights)
         K, S, D = self.K, len(self.nodes), self.D
         X = parts.at(self.nodes).reshape(K * S, D)
         white = parts.whitened(X)
@@ -234,7 +253,7 @@ class ProximalObjective:
         log_q = (top + np.log(total)).reshape(K, S)
         values, steep = self.values(a, T)
         residual = log_q - values
-        old_weights = self.fit.weights
+        old_weights = self.fit.parts.weights
         move = self.fit.rho * old_weights  # proximal term: sum_k rho_k w0_k KL(new_k || old_k), and KL(w0 || w)
         spread = np.einsum("kde,kde->k", T, T) - D - 2 * np.log(np.einsum("kdd->kd", T)).sum(axis=1)
         log_old = np.log(np.maximum(old_weights, 1e-300))
@@ -268,25 +287,8 @@ class ProximalObjective:
             value -= self._along(self.score, weights, a, T)
             score_w, score_a, score_T = (now - then for now, then in zip(score, self.score, strict=True))
         d_w, d_a, d_T = d_w + score_w, d_a + score_a, d_T + score_T
-        entries = d_T[:, self.rows, self.columns]
-        diagonal = T[:, self.rows[self.on_diagonal], self.columns[self.on_diagonal]]
-        entries[:, self.on_diagonal] = entries[:, self.on_diagonal] * diagonal - move[:, None]
         logits = weights * (d_w - float(weights @ d_w))
-        return value, np.concatenate([logits, np.concatenate([d_a[:, : self.free], entries], axis=1).ravel()]), score
-
-
-def unpacked(x: Array, K: int, D: int, free: int) -> tuple[Array, Array, Array]:
-    """Weights, moves a (K x D) and lower triangular factors T (K x D x D), along the first ``free`` axes of each.
-
-    ``x`` holds the logits of the weights, then for each component its moves and T, the diagonal in logs.
-    """
-    weights, rest = np.exp(x[:K] - x[:K].max()), x[K:].reshape(K, -1)
-    rows, columns = np.tril_indices(free)
-    a, T, entries = np.zeros((K, D)), np.tile(np.eye(D), (K, 1, 1)), rest[:, free:].copy()
-    a[:, :free] = rest[:, :free]
-    entries[:, rows == columns] = np.exp(np.clip(entries[:, rows == columns], -20.0, 20.0))
-    T[:, rows, columns] = entries
-    return weights / weights.sum(), a, T
+        return value, self.moves.gradient(logits, d_a, d_T, T, move), score
 
 
 def average_hessians(slopes: Array, nodes: Array) -> Array:

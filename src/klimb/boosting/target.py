@@ -3,8 +3,6 @@
 NaN, +inf, a wrong shape or an exception become errors that name the point; -inf marks a point outside the support.
 """
 
-from __future__ import annotations
-
 import copy
 import sys
 from collections.abc import Callable
@@ -68,7 +66,6 @@ def double_precision(jax: Any) -> AbstractContextManager[Any]:
     if hasattr(jax, "enable_x64"):
         return jax.enable_x64(True)  # type: ignore[no-any-return]
     from jax.experimental import enable_x64
-
     return enable_x64()  # type: ignore[no-any-return]
 
 
@@ -150,13 +147,13 @@ class Target:
         h = np.maximum((1e-5 if self._gradient is not None else 1e-3) * scale, 1e-12 * np.abs(u))
         return differences(lambda points: self.with_slopes(points, scale)[1], u, h)
 
-    def within(self, coordinates: TransformedBlocks) -> Target:
+    def within(self, coordinates: TransformedBlocks) -> "Target":
         """The same function in other coordinates; evaluations go on being counted."""
         moved = copy.copy(self)
         moved.coordinates, moved.dim = coordinates, coordinates.n_free
         return moved
 
-    def modelled(self, model: Callable[[Array], Array]) -> Target:
+    def modelled(self, model: Callable[[Array], Array]) -> "Target":
         """A model of log p in place of the function, which is not called any more."""
         moved = copy.copy(self)
         moved._model = model

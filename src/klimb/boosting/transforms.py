@@ -4,8 +4,6 @@ f(x) becomes f(x(u)) |dx/du| in u. A simplex of n shares has n - 1 free coordina
 respect to its first n - 1 shares, as in Stan.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +21,6 @@ EDGE = np.finfo(float).tiny
 
 class Transform(ABC):
     """A map of a block of coordinates: u (n_free of them) to x (``size`` of them)."""
-
     elementwise: bool = False  # each x is a rising function of its own u
     size: int  # entries of x
 
@@ -77,7 +74,6 @@ class Real(Transform):
 
 class HalfLine(Transform):
     """x on one side of ``edge``: x = edge + sign exp(sign u), a rising function of u."""
-
     elementwise = True
     sign: float = 1.0
     edge: Any  # where the half line begins, or ends where ``sign`` is -1
@@ -193,7 +189,7 @@ class Ordered(Transform):
     size: int
 
     @property
-    def _gaps(self) -> TransformedBlocks:
+    def _gaps(self) -> "TransformedBlocks":
         """Of x_1, and of the steps to the next."""
         return TransformedBlocks([Real(), Positive(self.size - 1)])
 
@@ -268,7 +264,7 @@ class TransformedBlocks:
         self.elementwise = all(block.elementwise for block in self.blocks)
 
     @classmethod
-    def of(cls, transform: Any, dim: int) -> TransformedBlocks:
+    def of(cls, transform: Any, dim: int) -> "TransformedBlocks":
         """From None, one transform for all, or a list of blocks (transforms or their names)."""
         if transform is None:
             return cls([Real(dim)])

@@ -4,15 +4,13 @@ Draws of q alone are blind to what q leaves out. So a third of the points come f
 weighed by p over the density r of all draws together, and the tail of those weights says what to rely on.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from klimb.boosting.gaussians import log_mixture, moments, spread_draws, widened
+from klimb.boosting.gaussians import moments
 from klimb.boosting.proposals import BEYOND, THIN
 from klimb.numerics.arrays import Array
 from klimb.numerics.pareto import RELIABLE, SmoothedWeights, smooth_deeper
@@ -119,17 +117,15 @@ class MixtureTrust:
 class Weighed:
     """Points of q and around it with everything that their weights need; the target is evaluated once."""
 
-    def __init__(self, mixture: Mixture, own: Array) -> None:
+    def __init__(self, mixture: "Mixture", own: Array) -> None:
         self.mixture = mixture
         per_scale = len(own) // (2 * len(BEYOND))
-        wide = [widened(mixture.parts, far) for far in BEYOND]
-        self.U = np.concatenate([own, *(spread_draws(mixture.weights, parts, per_scale, mixture.seed + 211 + j)
-                                        for j, parts in enumerate(wide))])
+        wide = [mixture.parts.widened(far) for far in BEYOND]
+        self.U = np.concatenate([own, *(q.draws(per_scale, mixture.seed + 211 + j) for j, q in enumerate(wide))])
         self.n_own = len(own)
         self.log_p = mixture.target.values(self.U, far=True)
         self.log_q = mixture._log_free(self.U)
-        terms = [np.log(self.n_own) + self.log_q]
-        terms += [np.log(per_scale) + log_mixture(mixture.weights, parts.log_densities(self.U)) for parts in wide]
+        terms = [np.log(self.n_own) + self.log_q, *(np.log(per_scale) + q.log_density(self.U) for q in wide)]
         self.log_r = np.logaddexp.reduce(terms, axis=0) - np.log(len(self.U))
 
     @cached_property
@@ -186,7 +182,7 @@ def tail(weights: SmoothedWeights) -> float:
     return weights.khat if felt else min(weights.khat, RELIABLE)
 
 
-def trust_of(mixture: Mixture, found: Weighed) -> MixtureTrust:
+def trust_of(mixture: "Mixture", found: Weighed) -> MixtureTrust:
     """Reasons for doubt first, then reasons to correct; what is left can be trusted."""
     corrected, own_sd = found.corrected, np.maximum(mixture.sd, np.finfo(float).tiny)
     ratio = np.maximum(corrected.sd, np.finfo(float).tiny) / own_sd

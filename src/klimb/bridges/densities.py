@@ -18,7 +18,6 @@ from klimb.numerics.arrays import Array
 
 class Bridge(NamedTuple):
     """A log density in unconstrained coordinates, and the way back to the parameters of the model it came from."""
-
     log_density: Callable[[Any], Any]
     dim: int
     names: tuple[str, ...]

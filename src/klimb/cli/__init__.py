@@ -32,7 +32,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
     from klimb.cli.app import app
     from klimb.cli.shell import complain, hush, terminate_softly
     from klimb.errors import KlimbError
-
     try:
         with terminate_softly():
             code = app.main(None if arguments is None else list(arguments), prog_name="klimb", standalone_mode=False)

@@ -81,7 +81,6 @@ def completion_command(shell: str) -> None:
       klimb completion fish > ~/.config/fish/completions/klimb.fish
     """
     from click.shell_completion import get_completion_class
-
     maker = get_completion_class(shell)
     assert maker is not None
     emit(maker(app, {}, "klimb", "_KLIMB_COMPLETE").source())
@@ -100,6 +99,5 @@ def demo_command(folder: Path) -> int:
     """
     from klimb.cli.fit import exit_code
     from klimb.demo.run import run
-
     folder.mkdir(parents=True, exist_ok=True)
     return exit_code(run(folder, emit))

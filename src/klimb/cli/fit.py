@@ -54,16 +54,12 @@ def command(formula: str, data: str, output: str | None, report_path: str | None
     shell.check_targets(output, report_path, sources=(data,))
     fit = fit_table(formula, data, level=level, quiet=quiet, **how)
     fit = fit.exact() if exact else fit
-    if as_json:
-        shell.emit_json(fit_json(fit))
-    else:
-        shell.emit(str(fit))
+    shell.emit_json(fit_json(fit)) if as_json else shell.emit(str(fit))
     if output is not None:
         fit.save(output)
         shell.say(f"saved: {output}", quiet)
     if report_path is not None:
         from klimb.cli.saved import write_report
-
         write_report(fit, report_path, source=data, command=again(formula, data, output, exact=exact, **how))
         shell.say(f"report: {report_path}", quiet)
     return exit_code(fit, strict)
@@ -79,7 +75,6 @@ def fit_table(formula: str, data: str, *, family: str, link: str | None, priors:
     Folders, globs and large Parquet files are left where they are: `klimb.fit` counts their cells, or passes over them.
     """
     from klimb.rows.engines import engine_of
-
     options = shell.read_options(**how_to_read)
     objects = objects_of({"graphs": graphs, "matrices": matrices, "meshes": meshes}, options)
     rounding = {name: int(number) for name, number in shell.named(digits, "--round").items()}
@@ -140,7 +135,6 @@ def _matrix(path: str, options: ReadOptions) -> Any:
     import numpy as np
     from scipy.io import mmread
     from scipy.sparse import coo_array, load_npz
-
     try:
         if path.endswith(".npz"):
             return load_npz(path)
@@ -172,7 +166,6 @@ def _matrix(path: str, options: ReadOptions) -> Any:
 def _mesh(path: str, options: ReadOptions) -> tuple[Any, Any]:
     """Nodes and triangles."""
     import numpy as np
-
     try:
         written = path.endswith(".json")
         stored: Any = json.loads(Path(path).read_text()) if written else np.load(path, allow_pickle=False)
@@ -229,7 +222,6 @@ def columns_of(formula: str, *others: str | None, few: int = 0) -> Callable[[tup
     from klimb.formula import parse
     from klimb.formula.nodes import Dot, walk
     from klimb.formula.parts import check_columns, used_columns
-
     parsed = parse(formula)
     extra = [name for name in others if name is not None]
 
@@ -248,7 +240,6 @@ def fit_json(fit: Any) -> dict[str, Any]:
     """The schema ``klimb.fit/1`` of docs/command-line.md: numbers in full precision, null where there is none."""
     from klimb.models.reporting import family_words
     from klimb.report.records import to_json
-
     loo, trust = None if fit.by_sums else fit.loo(), fit.trust_summary
     return {
         "schema": "klimb.fit/1",
@@ -293,7 +284,6 @@ def cache_command(data: str, output: str, formula: str | None, quiet: bool) -> i
       klimb fit "y ~ x + (1 | g)" big.cache --family bernoulli
     """
     from klimb.rows.scans import as_table
-
     table = as_table(data)
     names = list(table.columns if formula is None else columns_of(formula)(table.columns))
     klimb.cache(table, output, names)
@@ -326,8 +316,7 @@ def calibrate_command(formula: str, data: str, n: int, seed: int, workers: int, 
     """
     fit = fit_table(formula, data, level=0.9, quiet=quiet, **how)
     found = klimb.calibrate(fit, n=n, seed=seed, workers=workers)
-    if as_json:
-        shell.emit_json({"schema": "klimb.calibrate/1", **found.to_dict()})
-    else:
-        shell.emit(f"{found}\n{'calibrated' if found.calibrated else 'not calibrated: do not rely on these intervals'}")
+    verdict = "calibrated" if found.calibrated else "not calibrated: do not rely on these intervals"
+    facts = {"schema": "klimb.calibrate/1", **found.to_dict()}
+    shell.emit_json(facts) if as_json else shell.emit(f"{found}\n{verdict}")
     return 0 if found.calibrated else IN_DOUBT

@@ -90,7 +90,6 @@ def serve(stack: contextlib.ExitStack, data: str, journal_path: Path, out: str, 
     """Read, open, serve until somebody stops it, and write the table."""
     from klimb.apps.label.server import LabelServer
     from klimb.apps.label.session import Session
-
     journal = stack.enter_context(Journal(journal_path))
     items, settings, keys = begin(journal, data, quiet, **how)
     for note in items.notes:
@@ -121,7 +120,6 @@ def begin(journal: Any, data: str, quiet: bool, *, labels: tuple[str, ...] | Non
           **how_to_read: Any) -> tuple[Any, Any, str]:
     """Items, settings and keys; the settings are those of the journal, if there is one. It is begun last of all."""
     from klimb.apps.label.items import items_of
-
     if positive is not None:
         require(labels is None, "--labels or --positive", "both", "Leave one out.")
         labels = (positive, f"not {positive}")

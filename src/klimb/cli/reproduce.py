@@ -1,7 +1,5 @@
 """``klimb reproduce``: the tables and figures of the papers, with the papers' figures beside ours."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable
@@ -45,8 +43,8 @@ def command(keys: tuple[str, ...], listing: bool, quick: bool, data: Path | None
       klimb reproduce G-figure1 --quick
       klimb reproduce A-table2 A-table3 --data ~/uci --out papers
     """
-    from klimb.apps.papers.experiment import EXPERIMENTS, canonical
-
+    from klimb.apps.papers.experiment import EXPERIMENTS, canonical, run, shown, stem
+    from klimb.apps.papers.pictures import NEEDS_MATPLOTLIB, can_draw
     if fresh and so_far:
         raise click.UsageError("--fresh forgets what --so-far would show: say one of them")
     if listing:
@@ -54,9 +52,6 @@ def command(keys: tuple[str, ...], listing: bool, quick: bool, data: Path | None
         return 0
     if not keys:
         raise click.UsageError("name a table or figure, or use --list")
-    from klimb.apps.papers.experiment import run, shown, stem
-    from klimb.apps.papers.pictures import NEEDS_MATPLOTLIB, can_draw
-
     size: Size = "quick" if quick else "full"
     everything = "all" in [key.lower() for key in keys]
     names = list(EXPERIMENTS) if everything else [canonical(key) for key in keys]
@@ -73,10 +68,8 @@ def command(keys: tuple[str, ...], listing: bool, quick: bool, data: Path | None
         except KeyboardInterrupt:
             say(f"klimb: interrupted; results so far are in {out / stem(name, size)}.json: the same command resumes.")
             return INTERRUPTED
-        if as_json:
-            emit_json({"experiment": name, "size": size, "record": str(record.path), "tables": record.extra["tables"]})
-        else:
-            emit(shown(record))
+        facts = {"experiment": name, "size": size, "record": str(record.path), "tables": record.extra["tables"]}
+        emit_json(facts) if as_json else emit(shown(record))
         if EXPERIMENTS[name].experiment().draw is not None and not can_draw():
             say(f"klimb: {NEEDS_MATPLOTLIB}", quiet)
     return worst
@@ -98,7 +91,6 @@ def progress(title: str, quiet: bool) -> Callable[[str, int, int], None]:
 def completions(begun: str) -> list[str]:
     """Keys that begin so, for the shell."""
     from klimb.apps.papers.experiment import EXPERIMENTS
-
     return [key for key in [*EXPERIMENTS, "all"] if key.lower().startswith(begun.lower())]
 
 
@@ -106,7 +98,6 @@ def listed(as_json: bool = False) -> str:
     """All that can be reproduced, as a table or as JSON."""
     from klimb.apps.papers.experiment import EXPERIMENTS, PAPERS
     from klimb.report.text import table
-
     if as_json:
         return json.dumps([{"key": key, "title": one.title, "data": one.data, "full": one.full}
                            for key, one in EXPERIMENTS.items()], ensure_ascii=False)

@@ -77,7 +77,6 @@ def command(model: str, data: str, output: str | None, kind: str, effects: str, 
 def load_fit(path: str) -> Any:
     """The fit in a file; an error if the file holds something else."""
     from klimb.models.files import load
-
     found = load(path)
     require(hasattr(found, "formula"), "a file saved by klimb fit", f"{path}, which holds a {type(found).__name__}",
             "Predict with it in Python: klimb.load(path).")
@@ -88,7 +87,6 @@ def kinds_of(fit: Any) -> dict[str, Any]:
     """Columns to be read as text because they hold levels: "007" is not 7 where the fit had text."""
     from klimb.cli.tables.csvfile import number
     from klimb.rows.columns import number_label
-
     def plain_number(label: str) -> bool:
         value = number(label)
         return value is not None and value == value and number_label(value) == label
@@ -155,7 +153,6 @@ def _plain(values: Any, whole: bool = False) -> list[Any]:
 def write_arrays(pieces: Iterator[Piece], output: str, suffix: str) -> int:
     """All rows in one file of arrays."""
     import numpy as np
-
     parts = [{**kept, **columns} for kept, columns in pieces]
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
     with whole_file(output, "wb") as stream:
@@ -164,7 +161,6 @@ def write_arrays(pieces: Iterator[Piece], output: str, suffix: str) -> int:
             np.savez(stream, **plain)  # type: ignore[arg-type]
         else:
             from klimb.cli.tables.arrays import write_parquet
-
             write_parquet(stream, joined)
     return len(next(iter(joined.values()))) if joined else 0
 
@@ -184,10 +180,8 @@ def check_command(model: str, as_json: bool) -> int:
     """
     fit = load_fit(model)
     found = {"trust": fit.trust, "checks": fit.checks}
-    if as_json:
-        shell.emit_json({name: record.to_dict() for name, record in found.items()})
-    else:
-        shell.emit("\n\n".join(str(record) for record in found.values()))
+    facts = {name: record.to_dict() for name, record in found.items()}
+    shell.emit_json(facts) if as_json else shell.emit("\n\n".join(map(str, found.values())))
     return exit_code(fit, strict=True)
 
 
@@ -202,16 +196,13 @@ def compare_command(models: tuple[str, ...], as_json: bool) -> int:
       klimb compare plain.klimb mixed.klimb
       klimb compare *.klimb --json | jq '.models[0].name'
     """
+    from klimb.report.records import to_json
     if len(models) < 2:
         raise click.UsageError("compare needs at least two files")
     names = unique_names(models)
     found = klimb.compare({name: load_fit(path) for name, path in zip(names, models, strict=True)})
-    if as_json:
-        from klimb.report.records import to_json
-
-        shell.emit_json({"schema": "klimb.compare/1", "rows": found.n, "models": to_json(found.rows)})
-    else:
-        shell.emit(str(found))
+    facts = {"schema": "klimb.compare/1", "rows": found.n, "models": to_json(found.rows)}
+    shell.emit_json(facts) if as_json else shell.emit(str(found))
     return 0
 
 
@@ -238,7 +229,6 @@ def info_command(model: str, as_json: bool) -> int:
     """
     from klimb.models.files import read_container
     from klimb.report.text import table
-
     found = read_container(model)
     facts: dict[str, Any] = {
         "kind": found.kind, "model": found.header.get("title"), "family": found.header.get("family"),
@@ -288,6 +278,5 @@ def write_report(fit: Any, path: str, *, title: str = "", source: str = "", leve
                  command: str = "") -> None:
     """The page of a fit, whole or not at all."""
     from klimb.report.page import page
-
     report = fit.report(interval=level, title=title, source=source, reproduce=(command,) if command else ())
     shell.write_text(page(report), path)

@@ -74,7 +74,6 @@ class MarkovChain(Family):
 
 class ChainGiven(Conditional):
     """Sequences of classes: first ~ Categorical(first), next ~ Categorical(step[previous])."""
-
     family = MarkovChain
     separate = True
 

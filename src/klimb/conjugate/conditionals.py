@@ -25,8 +25,7 @@ class KnownParameters(Conditional):
             np.broadcast_to(part, (*self.plates, *part.shape[part.ndim - ndim :]))
             for part, ndim in zip(prior.natural, prior.event_ndims, strict=True)
         ))
-        self.dimension = next((part.shape[-1] for part, ndim in zip(prior.natural, prior.event_ndims, strict=True)
-                               if ndim), 1)
+        self.dimension = prior.dimension
 
     def natural(self, state: NetworkState) -> Naturals:
         return self.prior.natural
@@ -74,7 +73,6 @@ class Scale:
 
 class NormalGiven(Conditional):
     """x ~ Normal(predictor, precision)."""
-
     family = Normal
 
     def __init__(self, mean: Predictor, precision: Scale, plates: Plates, name: str) -> None:
@@ -114,7 +112,6 @@ class NormalGiven(Conditional):
 
 class MultivariateGiven(Conditional):
     """x ~ MultivariateNormal(mean, precision): precision a gamma per entry (ARD), one gamma, or a Wishart variable."""
-
     family = MultivariateNormal
 
     def __init__(self, mean: Any, precision: Variable, dimension: int, plates: Plates, name: str) -> None:
@@ -178,7 +175,6 @@ class MultivariateGiven(Conditional):
 
 class GammaGiven(Conditional):
     """x ~ Gamma(shape, rate) with a gamma variable as its rate."""
-
     family = Gamma
 
     def __init__(self, shape: Any, rate: View, plates: Plates, name: str) -> None:
@@ -197,7 +193,6 @@ class GammaGiven(Conditional):
 
 class CategoricalGiven(Conditional):
     """x ~ Categorical(p) with a Dirichlet variable p."""
-
     family = Categorical
 
     def __init__(self, probabilities: View, plates: Plates, name: str) -> None:

@@ -1,7 +1,5 @@
 """The network behind some data, and KL proximal-point: factors move to their optimum, and the bound never falls."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -29,14 +27,10 @@ class Network:
                     "Call .observe(values) on the node that was seen.")
         require(self.evidence, "a network needs observed data", "none", "Call .observe(values) on a node.")
         self.variables = ancestors([variable for item in self.evidence for variable in item.variables])
-        self.said: dict[Variable, list[Evidence]] = {variable: [] for variable in self.variables}
-        self.children: dict[Variable, list[Variable]] = {variable: [] for variable in self.variables}
-        for item in self.evidence:
-            for variable in dict.fromkeys(item.variables):
-                self.said[variable].append(item)
-        for child in self.variables:
-            for parent in dict.fromkeys(child.conditional.variables):
-                self.children[parent].append(child)
+        self.said = {variable: [item for item in self.evidence if variable in item.variables]
+                     for variable in self.variables}
+        self.children = {parent: [child for child in self.variables if parent in child.conditional.variables]
+                         for parent in self.variables}
 
     def optimum(self, variable: Variable, state: NetworkState) -> Naturals:
         """Natural parameters of the variable's best factor given all others: [A] Eq. (5), lambda*."""
@@ -78,10 +72,7 @@ def ancestors(variables: Iterable[Variable]) -> tuple[Variable, ...]:
 
 def add(first: Naturals, *more: Naturals) -> Naturals:
     """Natural parameters added up."""
-    total = list(first)
-    for item in more:
-        total = [a + b for a, b in zip(total, item, strict=True)]
-    return tuple(total)
+    return tuple(sum(parts[1:], parts[0]) for parts in zip(first, *more, strict=True))
 
 
 def prior_state(variables: Iterable[Variable], start: Mapping[Variable, Family] | None = None) -> NetworkState:
@@ -171,9 +162,33 @@ class Fitted:
         return f"Fitted(bound={self.bound:.6g}, status={self.status.name}, n_iter={self.n_iter})"
 
 
+class Climb:
+    """The history of a fit, and its end: when what the bound may still gain is below ``tol`` (1 + |bound|)."""
+
+    def __init__(self, bound: float, tol: float, callback: Callable[[Iteration], Any] | None) -> None:
+        self.bound, self.gain, self.tol, self.callback = bound, np.inf, tol, callback
+        self.begin, self.status = perf_counter(), Status.MAX_ITER
+        self.rows = [Iteration(0, bound, np.inf, 1.0, "start", 0.0, 0, 0)]
+
+    def ends(self, bound: float, step: float, rule: str, visits: int, least: int = 2) -> bool:
+        """Note the bound after a sweep; whether it was the last one, which it cannot be before the ``least``-th."""
+        number, before = len(self.rows), self.gain
+        self.gain, self.bound = bound - self.bound, bound
+        left = remaining(self.gain, before) if np.isfinite(self.gain) else np.inf
+        self.rows.append(Iteration(number, bound, left, step, rule, perf_counter() - self.begin, visits, 0))
+        if self.callback is not None and self.callback(self.rows[-1]) is False:
+            self.status = Status.STOPPED
+        elif number >= least and left <= self.tol * (1.0 + abs(bound)):
+            self.status = Status.CONVERGED
+        return self.status is not Status.MAX_ITER
+
+    def fitted(self, network: Network, state: NetworkState) -> Fitted:
+        return Fitted(network, state, self.bound, self.status, History(self.rows))
+
+
 def fit(*evidence: Evidence, step: ProximalPoint | None = None, start: Mapping[Variable, Family] | None = None,
         tol: float = 1e-6, max_iter: int = 1000, callback: Callable[[Iteration], Any] | None = None,
-        improve: Callable[[NetworkState], NetworkState | None] | None = None) -> Fitted:
+        improve: "Callable[[NetworkState], NetworkState | None] | None" = None) -> Fitted:
     """Fit all unknowns behind some evidence.
 
     ``start`` gives factors to begin with (mixtures and factorisations need some asymmetry); the others begin at their
@@ -193,15 +208,13 @@ def fit(*evidence: Evidence, step: ProximalPoint | None = None, start: Mapping[V
     step = step or ProximalPoint()
     state = prior_state(network.variables, start)
     order = _order(network, start or {})
-    begin, bound, gain, status = perf_counter(), network.bound(state), np.inf, Status.MAX_ITER
-    rows = [Iteration(0, bound, np.inf, 1.0, "start", 0.0, 0, 0)]
-    stretch = Stretch(order)
-    for number in range(1, max_iter + 1):
+    climb, stretch = Climb(network.bound(state), tol, callback), Stretch(order)
+    for _ in range(max_iter):
         rule = "sweep"
         if step.keep == 0 and (longer := stretch.propose(state)) is not None:
             rule = "stretch"
             sweep(network, order, longer, step.keep)
-            if (new := network.bound(longer)) > bound:
+            if (new := network.bound(longer)) > climb.bound:
                 state = longer
             else:  # too far: the plain sweep from where we were
                 rule = "sweep"
@@ -212,16 +225,9 @@ def fit(*evidence: Evidence, step: ProximalPoint | None = None, start: Mapping[V
         if improve is not None and (other := improve(state)) is not None and (height := network.bound(other)) > new:
             state, new = other, height
         stretch.seen(state)
-        before, gain, bound = gain, new - bound, new
-        left = remaining(gain, before)
-        rows.append(Iteration(number, bound, left, 1.0 - step.keep, rule, perf_counter() - begin, len(order), 0))
-        if callback is not None and callback(rows[-1]) is False:
-            status = Status.STOPPED
+        if climb.ends(new, 1.0 - step.keep, rule, len(order)):
             break
-        if number > 1 and left <= tol * (1.0 + abs(bound)):
-            status = Status.CONVERGED
-            break
-    return Fitted(network, state, bound, status, History(rows))
+    return climb.fitted(network, state)
 
 
 class Stretch:
@@ -257,7 +263,7 @@ class Stretch:
         self.patience = min(2 * self.patience, 50)
         self.wait = self.patience
 
-    def propose(self, state: NetworkState) -> NetworkState | None:
+    def propose(self, state: NetworkState) -> "NetworkState | None":
         """A state further along, or None."""
         if self.wait > 0 or self.last is None or self.before is None or self.rho < 0.3:
             return None

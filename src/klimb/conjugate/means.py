@@ -21,7 +21,6 @@ from klimb.numerics.lazy import scipy_sparse
 
 class Predictor(Summand, ABC):
     """f, one per plate."""
-
     plates: Plates
     variables: tuple[Variable, ...]
     gaussian: bool = True  # f is normal when its variables are; not so for products
@@ -178,12 +177,8 @@ class SumPredictor(Predictor):
         self.gaussian = all(term.gaussian for term in self.terms)
 
     def moments(self, state: NetworkState) -> tuple[Array, Array]:
-        mean, variance = np.zeros(self.plates), np.zeros(self.plates)
-        for term in self.terms:
-            m, v = term.moments(state)
-            mean += m
-            variance += v
-        return mean, variance
+        means, variances = zip(*(term.moments(state) for term in self.terms), strict=True)
+        return sum(means, np.zeros(self.plates)), sum(variances, np.zeros(self.plates))
 
     def message(self, to: Variable, J: Array, h: Array, state: NetworkState) -> Naturals:
         target = next(term for term in self.terms if to in term.variables)

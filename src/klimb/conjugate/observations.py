@@ -167,7 +167,6 @@ class Topics(Evidence):
 
 class Observable(NamedTuple):
     """Something that only data can be: ``observe(values)`` is the evidence of these values; NaN is missing."""
-
     observe: Callable[[Any], Evidence]
 
 

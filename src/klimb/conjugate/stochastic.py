@@ -5,16 +5,15 @@ Its message replaces the one of its last visit: coordinate ascent on the bound o
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from klimb.conjugate.families import Family, Naturals
-from klimb.conjugate.loop import Fitted, Network, add, ancestors, divergence, prior_state, remaining, sweep
+from klimb.conjugate.loop import Climb, Fitted, Network, add, ancestors, divergence, prior_state, sweep
 from klimb.conjugate.variables import Evidence, NetworkState, Variable
 from klimb.errors import InputError, require
-from klimb.infer.result import History, Iteration, Status
+from klimb.infer.result import Iteration
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,6 @@ class Stochastic:
 @dataclass
 class _Batch:
     """What a batch said last, and its own part of the bound with the shared moments taken out."""
-
     said: dict[Variable, Naturals] = field(default_factory=dict)
     own: float = 0.0
     local: list[Family] = field(default_factory=list)
@@ -71,9 +69,7 @@ def fit_batches(make: Callable[[Any], Evidence | Sequence[Evidence]], batches: I
     state = prior_state(shared, start)
     family = ancestors(shared)
     store: dict[int, _Batch] = {}
-    begin, bound, gain = perf_counter(), -np.inf, np.inf
-    rows: list[Iteration] = [Iteration(0, bound, np.inf, 1.0, "start", 0.0, 0, 0)]
-    status, network = Status.MAX_ITER, None
+    climb, network = Climb(-np.inf, tol, callback), None
     for number in range(1, max_iter + 1):
         count = 0
         for count, data in enumerate(batches, start=1):
@@ -92,17 +88,10 @@ def fit_batches(make: Callable[[Any], Evidence | Sequence[Evidence]], batches: I
                 "A generator ends after one pass: pass a list, or an object with __iter__.")
         new = sum(known.own + _linear(known, state) for known in store.values())  # on all data seen
         new -= sum(divergence(variable, state) for variable in family)
-        before, gain, bound = gain, new - bound, new
-        left = remaining(gain, before) if number > 1 else np.inf
-        rows.append(Iteration(number, bound, left, 1.0, "pass", perf_counter() - begin, count, 0))
-        if callback is not None and callback(rows[-1]) is False:
-            status = Status.STOPPED
-            break
-        if number > 1 + step.fresh and left <= tol * (1.0 + abs(bound)):
-            status = Status.CONVERGED
+        if climb.ends(new, 1.0, "pass", count, 2 + step.fresh):
             break
     assert network is not None
-    return Fitted(network, state, bound, status, History(rows))
+    return climb.fitted(network, state)
 
 
 def _visit(evidence: Any, batch: _Batch, shared: tuple[Variable, ...], state: NetworkState, step: Stochastic

@@ -1,7 +1,5 @@
 """Unknowns of a network, the views others have of them, and the state of knowledge about them."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -23,7 +21,7 @@ class Evidence(ABC):
     The message is the gradient of the term in the variable's mean parameters, [A] Eq. (4)-(5).
     """
 
-    variables: tuple[Variable, ...]
+    variables: "tuple[Variable, ...]"
     exact: bool = True  # whether a message does not depend on its variable's own factor: a full step cannot overshoot
 
     @abstractmethod
@@ -31,16 +29,15 @@ class Evidence(ABC):
         """The term itself."""
 
     @abstractmethod
-    def message(self, to: Variable, state: NetworkState) -> Naturals:
+    def message(self, to: "Variable", state: NetworkState) -> Naturals:
         """Its gradient in the mean parameters of ``to``."""
 
 
 class Conditional(ABC):
     """p(x | parents), conjugate: its natural parameter is linear in every parent's statistics."""
-
     family: type[Family]
     plates: Plates
-    variables: tuple[Variable, ...]  # unknown parents
+    variables: "tuple[Variable, ...]"  # unknown parents
     dimension: int = 1  # entries of x, or classes that it may be
     separate: bool = False  # whether the message to one parent does not depend on the others
 
@@ -61,7 +58,7 @@ class Conditional(ABC):
         gap = tuple(a - b for a, b in zip(factor.natural, self.natural(state), strict=True))
         return factor.inner(gap, factor.moments) - factor.log_partition() + self.log_partition(state)
 
-    def message(self, to: Variable, x: Naturals, weight: Array, state: NetworkState) -> Naturals:
+    def message(self, to: "Variable", x: Naturals, weight: Array, state: NetworkState) -> Naturals:
         """What x, known by its mean parameters, says about a parent."""
         raise AssertionError("there are no parents")
 
@@ -71,7 +68,6 @@ class Summand:
 
     def __add__(self, other: Any) -> Any:
         from klimb.conjugate.means import SumPredictor, as_predictor
-
         return SumPredictor((as_predictor(self), as_predictor(other)))
 
     __radd__ = __add__
@@ -87,10 +83,9 @@ class Variable(Summand):
     def observe(self, values: Any) -> Evidence:
         """The evidence of having seen these values; NaN is missing."""
         from klimb.conjugate.observations import ObservedVariable
-
         return ObservedVariable(self, values)
 
-    def __getitem__(self, index: Any) -> View:
+    def __getitem__(self, index: Any) -> "View":
         """The copies at these positions of the first plate, one per entry of ``index``."""
         return View(self, index)
 

@@ -93,7 +93,7 @@ def from_collapsed(weights: ShockWeights, modes: Sequence[tuple[Array, Array]], 
     start = Gaussians(np.array([np.zeros(dim), *(back @ (shared - q.shared) for shared, _ in modes)]),
                       WIDER * np.array([np.eye(dim), *(back @ root for _, root in modes)]))
     weights = weights.settled(start.means)
-    found = tempered(weights.log_density, np.full(len(start), 1.0 / len(start)), start, length, seed)
+    found = tempered(weights.log_density, start, length, seed)
     draws, parts = weights(found.z), list[tuple[float, WeightPosterior]]()
     for mode in np.unique(found.owner):
         share = np.where(found.owner == mode, found.weights, 0.0)

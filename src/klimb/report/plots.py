@@ -21,7 +21,6 @@ def _labelled(ax: Any, x: str = "", y: str = "") -> Any:
 def plot_effects(curves: Sequence[EffectCurve], axes: Any = None) -> Any:
     """One panel per curve, in the first of ``axes`` where they are given; returns the array of axes."""
     import numpy as np
-
     axes = np.asarray(grid_of_axes(axes, len(curves), 3, (3.6, 2.9)), dtype=object)
     for ax, curve in zip(axes.flat, curves, strict=False):
         if curve.categorical:
@@ -53,7 +52,6 @@ def plot_band(x: Any, center: Any, lower: Any, upper: Any, label: str, ax: Any =
 def plot_map(shapes: Sequence[Any], values: Any, label: str, ax: Any = None) -> Any:
     """Areas coloured by their values: polygons where ``shapes`` are lists of points, else dots at points."""
     from matplotlib.collections import PolyCollection
-
     ax = one_axes(ax, (5.6, 4.6))
     limit = max(float(abs(values).max()), 1e-12)
     if all(len(shape) > 2 for shape in shapes):
@@ -107,7 +105,6 @@ def plot_calibration(curve: CalibrationBins, ax: Any = None) -> Any:
 def plot_grid(names: Sequence[str], axes: Sequence[Any], bound: Any, ax: Any = None) -> Any:
     """A heat map of the bound over two hyperparameters, the best cell marked."""
     import numpy as np
-
     ax = one_axes(ax, (5.0, 4.2))
     first, second = axes
     low = np.quantile(bound, 0.2)  # the far corners would take all the colours

@@ -3,8 +3,6 @@
 Table, JSON, HTML page and plots read the same numbers. One that does not exist is None, never NaN.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -23,7 +21,6 @@ PARAMETERS = "parameters"
 @dataclass(frozen=True, slots=True)
 class Fact:
     """One line of a two-column table: ``Fact("rows used", "398")``."""
-
     label: str
     value: str
 
@@ -41,12 +38,11 @@ class CoefficientRow:
     lower: float
     upper: float
     positive: float | None = None
-    kind: RowKind = "fixed"
+    kind: "RowKind" = "fixed"
 
 
 class GroupEffects(NamedTuple):
     """Deviations of the levels of one grouping factor, of ``total`` the most extreme."""
-
     name: str  # the grouping, "school"
     column: str  # what deviates, "Intercept" or "x"
     rows: tuple[CoefficientRow, ...]
@@ -56,7 +52,6 @@ class GroupEffects(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class EffectCurve:
     """The mean of y (or f) along one column, the others held where ``note`` says, with a band of mass ``level``."""
-
     name: str  # the column or term, "x"
     x: tuple[float, ...] | tuple[str, ...]  # numbers, or the levels of a factor
     center: tuple[float, ...]
@@ -78,7 +73,6 @@ class EffectCurve:
 @dataclass(frozen=True, slots=True)
 class BoundTrace:
     """The bound after every iteration, or after every fit of a search (the rule is then `PARAMETERS` throughout)."""
-
     bound: tuple[float, ...]
     stationarity: tuple[float, ...] = ()
     rule: tuple[str, ...] = ()
@@ -91,7 +85,6 @@ class BoundTrace:
 
 class CalibrationBins(NamedTuple):
     """Predicted and observed means in bins, and where these fall with probability ``level`` if the model is right."""
-
     predicted: tuple[float, ...]
     observed: tuple[float, ...]
     lower: tuple[float, ...]
@@ -118,7 +111,6 @@ class PitHistogram(NamedTuple):
 
 class HardRow(NamedTuple):
     """A row the model finds hard to predict from the others."""
-
     row: int  # counted from 0, as the page says
     observed: str
     predicted: str
@@ -127,7 +119,6 @@ class HardRow(NamedTuple):
 
 class Loo(NamedTuple):
     """Leave-one-out log density, summed over the data, with the standard error of the sum."""
-
     elpd: float
     se: float
     n: int
@@ -164,7 +155,6 @@ class FitTrust:
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A way in which the data differ from what the model says: significantly, and by more than a threshold."""
-
     check: str  # "dispersion", "trend", ...
     number: float  # the figure of the sentence: a ratio, a share, a correlation
     effect: float  # how large the misfit is, on the scale of ``threshold``
@@ -183,7 +173,6 @@ class Finding:
 @dataclass(frozen=True, slots=True)
 class Checks:
     """Whether the model suits the data: what ``fit.checks`` holds. ``verdict`` is "fits", "misfit" or "unchecked"."""
-
     verdict: Suits
     findings: tuple[Finding, ...] = ()
     looked: tuple[str, ...] = ()  # the checks that could be made
@@ -220,7 +209,6 @@ class Checks:
 @dataclass(frozen=True, slots=True)
 class FitReport:
     """All that is said of one fit."""
-
     formula: str
     family: str  # "bernoulli, logit link"
     level: float  # mass of all intervals

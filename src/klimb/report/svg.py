@@ -4,12 +4,11 @@ Marks carry classes, not colours. What matters is never told by colour alone, ev
 and every text passes through `escape`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape as escape_html
+from itertools import groupby
 from pathlib import Path
 
 from klimb.errors import width
@@ -41,7 +40,7 @@ def shorten(text: str, columns: int) -> str:
 class Panel:
     """One chart under construction: two scales, and the marks drawn so far, from the bottom up."""
 
-    def __init__(self, x: AxisScale, y: AxisScale, size: tuple[float, float], title: str,
+    def __init__(self, x: "AxisScale", y: "AxisScale", size: tuple[float, float], title: str,
                  description: str = "") -> None:
         self.x, self.y, self.size, self.title, self.description = x, y, size, title, description
         self.parts: list[str] = []
@@ -166,19 +165,13 @@ def side_by_side(charts: Sequence[str], across: int = 2, gap: float = 18.0) -> s
 
 def _finite_runs(*columns: Sequence[float]) -> list[list[int]]:
     """Stretches of rows in which all columns are finite: a line has gaps where numbers are missing."""
-    runs: list[list[int]] = [[]]
-    for index, row in enumerate(zip(*columns, strict=True)):
-        if all(math.isfinite(value) for value in row):
-            runs[-1].append(index)
-        elif runs[-1]:
-            runs.append([])
-    return [run for run in runs if run]
+    finite = [all(map(math.isfinite, row)) for row in zip(*columns, strict=True)]
+    return [list(run) for whole, run in groupby(range(len(finite)), finite.__getitem__) if whole]
 
 
 @dataclass(frozen=True, slots=True)
 class AxisScale:
     """Maps [low, high] to [start, end]; ``start`` may be the larger (heights grow upwards, SVG counts downwards)."""
-
     low: float
     high: float
     start: float

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from klimb.boosting.gaussians import Gaussians, mixture_slopes, spread_draws
+from klimb.boosting.gaussians import Gaussians
 from klimb.latents.base import Posterior
 from klimb.latents.coordinates import coordinates_of
 from klimb.numerics.arrays import Array
@@ -44,11 +44,11 @@ class Particles:
     efficiency: float
 
 
-def tempered(log_density: LogDensity, weights: Array, start: Gaussians, length: int, seed: int = 0) -> Particles:
+def tempered(log_density: LogDensity, start: Gaussians, length: int, seed: int = 0) -> Particles:
     """Particles of the density from those of a mixture; ``length`` is the number of states of a chain at each b."""
     rng, dim = np.random.default_rng(seed), start.dim
-    z = rng.permutation(spread_draws(weights, start, ISLANDS * CHAINS * length, seed)).reshape(ISLANDS, -1, dim)
-    rise = (log_density(z.reshape(-1, dim))[0] - mixture_slopes(weights, start, z.reshape(-1, dim))[0])
+    z = rng.permutation(start.draws(ISLANDS * CHAINS * length, seed)).reshape(ISLANDS, -1, dim)
+    rise = log_density(z.reshape(-1, dim))[0] - start.with_slopes(z.reshape(-1, dim))[0]
     rise, b, evidence = _floored(rise).reshape(ISLANDS, -1), 0.0, np.zeros(ISLANDS)
     logs = np.full(rise.shape, -np.log(rise.shape[1]))  # weights of the particles of each island, summing to one
     step = 0.6 / dim**0.25
@@ -65,7 +65,7 @@ def tempered(log_density: LogDensity, weights: Array, start: Gaussians, length: 
         root = np.linalg.cholesky(spread + 1e-9 * np.trace(spread) * np.eye(dim))
         picks, held = (np.array(each) for each in zip(*(_picked(*one, rng) for one in zip(share, owner, strict=True)),
                                                       strict=True))
-        bridge = _Bridge(log_density, weights, start, b)
+        bridge = _Bridge(log_density, start, b)
         begin = np.take_along_axis(z, picks[:, :, None], axis=1).reshape(-1, dim)
         states, rises, step = _run(bridge, begin, root, step, LAST * length if b == 1.0 else length, rng)
         kept = slice(length, None) if b == 1.0 else slice(None)
@@ -93,7 +93,7 @@ def posterior_particles(log_weights: LogWeights, others: Sequence[Posterior], le
         means.append(back @ (other.m - q.m))
         roots.append(np.asarray(np.linalg.cholesky(root @ root.T + 1e-6 * np.eye(dim)), dtype=np.float64))
     start = Gaussians(np.array(means), WIDER * np.array(roots))
-    return tempered(log_density, np.full(len(means), 1.0 / len(means)), start, length, seed)
+    return tempered(log_density, start, length, seed)
 
 
 def _owner(start: Gaussians, z: Array) -> Any:
@@ -118,13 +118,12 @@ class _Bridge:
     """p_b."""
 
     log_density: LogDensity
-    weights: Array
     start: Gaussians
     b: float
 
     def __call__(self, z: Array) -> tuple[Array, Array, Array]:
         """log p_b, its gradient, and log p - log r."""
-        (value, slope), (before, slope_before) = self.log_density(z), mixture_slopes(self.weights, self.start, z)
+        (value, slope), (before, slope_before) = self.log_density(z), self.start.with_slopes(z)
         value = _floored(value)
         return (self.b * value + (1.0 - self.b) * before,
                 np.nan_to_num(self.b * slope + (1.0 - self.b) * slope_before), value - before)

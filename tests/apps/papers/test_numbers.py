@@ -667,7 +667,7 @@ def test_g_figure2(library: Library) -> None:
     np.testing.assert_allclose(boosted["means"][1], peak, atol=0.02)
     np.testing.assert_allclose(boosted["covariances"][1], S / 2, rtol=0.02, atol=1e-3)
     two = {"weights": [0.3, 0.7], "means": [[0.0, 0.0], [1.0, 2.0]], "covariances": [np.eye(2), 2 * np.eye(2)]}
-    covariance = boosting.mixture_moments(*boosting.stored(two))[1]
+    covariance = boosting.stored(two).moments()[1]
     np.testing.assert_allclose(covariance, 1.7 * np.eye(2) + 0.21 * np.outer([1, 2], [1, 2]))
     w, means = np.array(boosted["weights"]), np.array(boosted["means"])
     second = np.einsum("k,kij->ij", w, boosted["covariances"]) + means.T @ (w[:, None] * means)

@@ -20,7 +20,6 @@ SHOWN = 200  # points of a curve
 
 class Share(NamedTuple):
     """So many of so many, with a 90% interval for the share."""
-
     hits: int
     total: int
     low: float
@@ -29,7 +28,6 @@ class Share(NamedTuple):
 
 class CurvePoint(NamedTuple):
     """What the model thought of the pool when it had so many labels."""
-
     labels: int
     error: float  # the share of the unlabelled items it expects to get wrong
     entropy: float  # bits per unlabelled item
@@ -39,7 +37,6 @@ class CurvePoint(NamedTuple):
 
 class Foreseen(NamedTuple):
     """One label and what was predicted before it was given."""
-
     right: bool
     check: bool  # drawn at random
 

@@ -65,7 +65,6 @@ def normal_form(word: str) -> str:
 
 class Vocabulary(NamedTuple):
     """The words that count, in order of their column, and how telling each is."""
-
     words: tuple[str, ...]
     idf: Array
     column: dict[str, int]
@@ -128,7 +127,6 @@ def _count(texts: Sequence[str], tell: Callable[[int], None] | None) -> tuple[di
 
 class LabelItems(NamedTuple):
     """Rows of a table: texts, columns of numbers, or both."""
-
     features: Any  # one row per item; CSR where there are texts, else dense
     names: tuple[str, ...]  # of the features: words first, then columns
     texts: tuple[str, ...]  # empty strings where an item has no text

@@ -4,8 +4,6 @@ A line is a JSON object with a checksum, and a label is acknowledged once its li
 can leave one incomplete line at the end, which is kept aside and reported; damage anywhere else is an error.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -32,7 +30,6 @@ class NotSaved(KlimbError):
 
 class Contents(NamedTuple):
     """What a journal holds: its first line, the lines after it, and the bytes of a line that was cut off."""
-
     header: Entry
     entries: tuple[Entry, ...]
     torn: bytes
@@ -145,7 +142,7 @@ class Journal:
             os.close(self._file)
             self._file = -1
 
-    def __enter__(self) -> Journal:
+    def __enter__(self) -> "Journal":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -172,7 +169,6 @@ def _lock(file: int, path: Path) -> None:
             import fcntl
         except ImportError:  # Windows
             import msvcrt
-
             os.lseek(file, 1 << 30, os.SEEK_SET)  # a byte that is never written
             msvcrt.locking(file, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
         else:
@@ -210,7 +206,6 @@ def csv_text(labels: Iterable[Entry]) -> str:
 @dataclass(frozen=True)
 class Settings:
     """Names of the labels and how items are chosen: ``batch`` at a time by ``score``, every ``check``-th at random."""
-
     labels: tuple[str, ...] = ("yes", "no")
     score: str = "bald"
     batch: int = 3

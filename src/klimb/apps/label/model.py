@@ -55,7 +55,6 @@ def pool_of(items: LabelItems) -> tuple[Any, Callable[[Array], Array]]:
 def main_directions(X: Any, count: int) -> Array:
     """The leading right singular vectors of a sparse matrix, or of `LOOKED_AT` of its rows, as columns."""
     from scipy.sparse.linalg import svds
-
     if X.shape[0] > LOOKED_AT:
         X = X[np.sort(np.random.default_rng(2).permutation(X.shape[0])[:LOOKED_AT])]
     return np.asarray(svds(X, count, v0=np.ones(min(X.shape)))[2][::-1].T)
@@ -73,7 +72,6 @@ Z = 1.6448536269514722  # 90% intervals
 
 class Choice(NamedTuple):
     """Items to ask: why each was chosen, what the model thinks of it, and which features make it think so."""
-
     rows: tuple[int, ...]
     why: tuple[str, ...]  # "model" or "check"
     chances: tuple[tuple[Chance, ...], ...]  # per item, one for each label

@@ -20,7 +20,6 @@ AHEAD = 2  # items that are chosen or being chosen at any time: the one on the s
 
 class Order(NamedTuple):
     """A batch to be chosen, with these labels known, among items that no earlier order has chosen."""
-
     number: int
     size: int
     first: int  # how many items were chosen before it
@@ -30,7 +29,6 @@ class Order(NamedTuple):
 
 class AnswerStep(NamedTuple):
     """An answer that can be taken back."""
-
     row: int
     label: int | None  # None: skipped
 
@@ -38,7 +36,6 @@ class AnswerStep(NamedTuple):
 @dataclass
 class LabelProgress:
     """The state of a session. ``askable`` counts the items that can be asked, ``batch`` those chosen at a time."""
-
     askable: int
     batch: int
     queue: deque[int] = field(default_factory=deque)

@@ -112,7 +112,6 @@ class LabelServer(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     """One request after the other from one connection."""
-
     server: LabelServer
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "klimb", ""
@@ -233,7 +232,6 @@ def _files() -> dict[str, tuple[bytes, str]]:
     """The page itself. It holds nothing of the data: that comes by `Session.state`, to who has the token."""
     from klimb.report.page import LOGO
     from klimb.report.svg import CHART_STYLE, PAGE_STYLE
-
     def read(name: str) -> str:
         return (ASSETS / name).read_text(encoding="utf-8")
 

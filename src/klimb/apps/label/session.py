@@ -26,7 +26,6 @@ class OutOfStep(InputError):
 
 class Asked(NamedTuple):
     """An item that was chosen: why, and what the model thought of it then."""
-
     why: str
     chances: tuple[tuple[float, float, float], ...]  # mean, lower, upper; one per label
 

@@ -124,7 +124,6 @@ class ConvexLearner:
 
 class ActivePanel(NamedTuple):
     """One panel of the figure: data, prior, and how labels come."""
-
     key: str
     data: str
     title: str

@@ -18,7 +18,7 @@ from klimb.apps.papers.data import Library
 from klimb.apps.papers.experiment import Experiment, Found, Job, Results, Size, by_parts
 from klimb.apps.papers.pictures import GREEN, GREY, NOTHING, ORANGE, RED, SKY, PaperTable, letter, panels, seconds
 from klimb.boosting.api import boost
-from klimb.boosting.gaussians import LOG_2PI, Gaussians, log_mixture, mixture_moments, mixture_slopes, nodes
+from klimb.boosting.gaussians import LOG_2PI, Gaussians, nodes
 from klimb.boosting.target import LogDensity
 from klimb.numerics.arrays import Array
 
@@ -31,7 +31,6 @@ MARKS = {"[G]": "s", "klimb": "o", "ADVI": "^"}
 
 class Toy(NamedTuple):
     """A normalised density on the line or in the plane, with its gradient, and the box in which it is drawn."""
-
     dim: int
     log_density: LogDensity
     gradient: LogDensity
@@ -51,9 +50,8 @@ def cauchy() -> Toy:
 
 def mixture(means: Array, covariances: Array, weights: Array, box: float) -> Toy:
     """Gaussians."""
-    parts = Gaussians(means, np.asarray(np.linalg.cholesky(covariances), dtype=np.float64))
-    return Toy(parts.dim, lambda x: log_mixture(weights, parts.log_densities(x)),
-               lambda x: mixture_slopes(weights, parts, x)[1], box)
+    q = Gaussians(means, np.asarray(np.linalg.cholesky(covariances), dtype=np.float64), weights)
+    return Toy(q.dim, q.log_density, lambda x: q.with_slopes(x)[1], box)
 
 
 def four() -> Toy:
@@ -90,16 +88,10 @@ def fitted(name: str, log_density: LogDensity, gradient: LogDensity, dim: int, s
             "seconds": time.process_time() - begin}
 
 
-def stored(found: Found) -> tuple[Array, Gaussians]:
-    """The weights and the Gaussians of a mixture in a record."""
+def stored(found: Found) -> Gaussians:
+    """The mixture in a record."""
     weights, means, covariances = (np.array(found[key], dtype=float) for key in ("weights", "means", "covariances"))
-    return weights, Gaussians(means, np.asarray(np.linalg.cholesky(covariances), dtype=np.float64))
-
-
-def log_density(found: Found, x: Array) -> Array:
-    """The log density of such a mixture."""
-    weights, parts = stored(found)
-    return log_mixture(weights, parts.log_densities(x))
+    return Gaussians(means, np.asarray(np.linalg.cholesky(covariances), dtype=np.float64), weights)
 
 
 def grid_of(dim: int, reach: float, n: int) -> Array:
@@ -114,7 +106,7 @@ def divergence(toy: Toy, found: Found) -> float:
     """KL(q || p) by sums over a fine grid: it owes nothing to the method that made q."""
     n, reach = (40_001, 400.0) if toy.dim == 1 else (401, 40.0)
     x = grid_of(toy.dim, reach, n)
-    log_q = log_density(found, x)
+    log_q = stored(found).log_density(x)
     q = np.exp(log_q) * (2 * reach / (n - 1)) ** toy.dim
     return float((q * (log_q - toy.log_density(x))).sum())
 
@@ -173,8 +165,9 @@ def _lines(ax: Any, toy: Toy, found: dict[str, Found]) -> None:
     x = np.linspace(-toy.box, toy.box, 1200)[:, None]
     ax.fill_between(x[:, 0], np.exp(toy.log_density(x)), color=SKY, alpha=0.45, lw=0, label="target")
     for method, one in found.items():
-        ax.plot(x[:, 0], np.exp(log_density(one, x)), color=COLOURS[method], lw=1.6 if method != "klimb" else 2.2,
-                ls="--" if method == "ADVI" else "-", label=f"{method} ({len(one['weights'])})")
+        q = stored(one)
+        ax.plot(x[:, 0], np.exp(q.log_density(x)), color=COLOURS[method], lw=1.6 if method != "klimb" else 2.2,
+                ls="--" if method == "ADVI" else "-", label=f"{method} ({len(q)})")
     ax.set(yticks=[])
     ax.legend(loc="upper right")
 
@@ -187,10 +180,10 @@ def _contours(ax: Any, toy: Toy, found: dict[str, Found]) -> None:
     levels = truth.max() * np.array([0.03, 0.15, 0.5])
     ax.contourf(axis, axis, truth, levels=[*levels, truth.max() * 1.01], colors=["#dceefa", "#a9d5f2", SKY])
     for method, one in found.items():
-        ax.contour(axis, axis, np.exp(log_density(one, points)).reshape(n, n), levels=levels, colors=COLOURS[method],
-                   linewidths=1.2, linestyles="--" if method == "ADVI" else "-")
-        ax.plot([], [], color=COLOURS[method], ls="--" if method == "ADVI" else "-",
-                label=f"{method} ({len(one['weights'])})")
+        q, style = stored(one), "--" if method == "ADVI" else "-"
+        ax.contour(axis, axis, np.exp(q.log_density(points)).reshape(n, n), levels=levels, colors=COLOURS[method],
+                   linewidths=1.2, linestyles=style)
+        ax.plot([], [], color=COLOURS[method], ls=style, label=f"{method} ({len(q)})")
     ax.locator_params(nbins=5)
     ax.legend(loc="upper right")
 
@@ -239,7 +232,7 @@ def nodal_tables(results: Results) -> list[PaperTable]:
     off = ~np.eye(len(sd), dtype=bool)
     rows = []
     for method in COLOURS:
-        mean, cov = mixture_moments(*stored(results[method]))
+        mean, cov = stored(results[method]).moments()
         own = np.sqrt(np.diag(cov))
         rows.append((method, str(len(results[method]["weights"])), f"{np.abs((mean - true_mean) / sd).max():.3f}",
                      f"{np.abs(own / sd - 1).max():.1%}", f"{np.mean(own / sd - 1):+.1%}",
@@ -258,7 +251,7 @@ def draw_figure2(results: Results, path: Path) -> None:
     lower = np.tril_indices(len(mean), -1)
     with panels(path, 1, 3, (12.6, 4.2)) as (_, axes):
         for method, colour in COLOURS.items():
-            own_mean, own_cov = mixture_moments(*stored(results[method]))
+            own_mean, own_cov = stored(results[method]).moments()
             style = {"color": colour, "marker": MARKS[method], "ls": "", "mfc": "none", "ms": 7, "mew": 1.6}
             axes[0, 0].plot(mean, own_mean, label=method, **style)
             axes[0, 1].plot(np.diag(cov), np.diag(own_cov), **style)

@@ -33,7 +33,6 @@ PAGE = "docs/papers/data.md"
 
 class DataSet(NamedTuple):
     """Rows of a data set: a design (dense or CSR), a target, and which rows are the official training set."""
-
     X: Any
     y: Array
     train: Any = None
@@ -46,7 +45,6 @@ class DataSet(NamedTuple):
 
 class TrainTest(NamedTuple):
     """Rows to train on and rows to test; dense or CSR."""
-
     X: Any
     y: Array
     X_test: Any
@@ -159,7 +157,6 @@ def read_npz(path: Path) -> DataSet:
 
 class Published(NamedTuple):
     """Where a data set is published, and how it is read from files (each may be compressed) that together are it."""
-
     where: str
     forms: Forms = {}  # noqa: RUF012 (never written to)
 
@@ -171,38 +168,35 @@ def _joined(parts: Sequence[tuple[Any, Array]]) -> DataSet:
     return DataSet(whole, y, np.arange(len(y)) < len(parts[0][1]) if len(parts) > 1 else None)
 
 
-def _libsvm(n_features: int, *, dense: bool = True, real: bool = False) -> Reader:
+def _reader(read: Callable[..., DataSet]) -> Callable[..., Reader]:
+    """``read(paths, ...)`` as a function of the rest, which gives a reader."""
+    return lambda *how, **more: lambda paths: read(paths, *how, **more)
+
+
+@_reader
+def _libsvm(paths: Sequence[Path], n_features: int, *, dense: bool = True, real: bool = False) -> DataSet:
     """One file, or the training and the test part of it, labels as -1 and +1 unless the target is real."""
-    def read(paths: Sequence[Path]) -> DataSet:
-        X, y, train = _joined([read_libsvm(path, n_features) for path in paths])
-        return DataSet(X.toarray() if dense else X, y if real else np.where(y == np.max(y), 1.0, -1.0), train)
-
-    return read
+    X, y, train = _joined([read_libsvm(path, n_features) for path in paths])
+    return DataSet(X.toarray() if dense else X, y if real else np.where(y == np.max(y), 1.0, -1.0), train)
 
 
-def _labelled(labels: dict[str, float], delimiter: str | None = ",") -> Reader:
+@_reader
+def _labelled(paths: Sequence[Path], labels: dict[str, float], delimiter: str | None = ",") -> DataSet:
     """A table of numbers whose last column is one of ``labels``."""
-    def read(paths: Sequence[Path]) -> DataSet:
-        ends, X = mixed(paths[0], delimiter, last=1)
-        for number, (end,) in enumerate(ends, start=1):
-            if end not in labels:
-                raise wrong(paths[0], f"one of {', '.join(labels)} at the end of each line", number, end)
-        return DataSet(X, np.array([labels[end] for end, in ends]))
-
-    return read
+    ends, X = mixed(paths[0], delimiter, last=1)
+    for number, (end,) in enumerate(ends, start=1):
+        if end not in labels:
+            raise wrong(paths[0], f"one of {', '.join(labels)} at the end of each line", number, end)
+    return DataSet(X, np.array([labels[end] for end, in ends]))
 
 
-def _challenge(n_features: int, *, sparse: bool = False) -> Reader:
+@_reader
+def _challenge(paths: Sequence[Path], n_features: int, *, sparse: bool = False) -> DataSet:
     """The NIPS 2003 challenge: data and labels of the training set, then of the validation set."""
-    def rows(path: Path) -> Any:
-        return read_libsvm(path, n_features, labels=False)[0] if sparse else mixed(path, length=n_features)[1]
-
-    def read(paths: Sequence[Path]) -> DataSet:
-        found = _joined([(rows(data), mixed(labels)[1][:, 0])
-                         for data, labels in zip(paths[::2], paths[1::2], strict=True)])
-        return found._replace(y=np.where(found.y > 0, 1.0, -1.0))
-
-    return read
+    rows = [read_libsvm(path, n_features, labels=False)[0] if sparse else mixed(path, length=n_features)[1]
+            for path in paths[::2]]
+    found = _joined(list(zip(rows, (mixed(path)[1][:, 0] for path in paths[1::2]), strict=True)))
+    return found._replace(y=np.where(found.y > 0, 1.0, -1.0))
 
 
 def _challenge_files(name: str) -> tuple[str, ...]:

@@ -10,8 +10,6 @@ before it found. `EXPERIMENTS` has every table and figure by its key.
 A quick run adds ``-quick`` to these names. A run may be killed at any moment and be continued from what it had done.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform
@@ -44,14 +42,12 @@ Hear: TypeAlias = Callable[[str, int, int], None]  # job that begins, jobs done,
 
 class Job(NamedTuple):
     """A piece of an experiment that is done in one go, and once only."""
-
     name: str  # unique within the experiment, such as "sonar/ep/3"
     work: Callable[[Results], Found]
 
 
 class Experiment(NamedTuple):
     """One table or figure of a paper."""
-
     plan: Callable[[Library, Size], Sequence[Job]]
     tables: Callable[[Results], Sequence[PaperTable]]
     draw: Callable[[Results, Path], None] | None = None
@@ -64,7 +60,6 @@ def by_parts(results: Results) -> dict[tuple[str, ...], Found]:
 
 class PaperEntry(NamedTuple):
     """A table or figure, as experiments.toml has it."""
-
     title: str
     home: str
     data: Sequence[str]
@@ -109,7 +104,6 @@ def machine() -> dict[str, Any]:
     import threadpoolctl
 
     import klimb
-
     blas = sorted({f"{info.get('internal_api')} {info.get('version')} {info.get('architecture', '')}".strip()
                    for info in threadpoolctl.threadpool_info() if info.get("user_api") == "blas"})
     return {"klimb": klimb.__version__, "python": platform.python_version(), "numpy": np.__version__,
@@ -120,7 +114,6 @@ def machine() -> dict[str, Any]:
 @dataclass
 class Record:
     """The file of one run, as far as it has come."""
-
     path: Path
     experiment: str
     size: Size
@@ -131,7 +124,7 @@ class Record:
     extra: dict[str, Any] = field(default_factory=dict)  # title, tables, ... of a finished run
 
     @classmethod
-    def open(cls, path: Path, experiment: str, size: Size) -> Record:
+    def open(cls, path: Path, experiment: str, size: Size) -> "Record":
         """What an earlier run left, or an empty record."""
         if not path.exists():
             return cls(path, experiment, size)
@@ -247,7 +240,6 @@ def stem(key: str, size: Size) -> str:
 def _work(record: Record, jobs: Sequence[Job], hear: Hear | None) -> None:
     """The jobs that are still to be done, with one BLAS thread: CPU seconds then measure work."""
     import threadpoolctl
-
     tell = hear or (lambda *_: None)
     left = [job for job in jobs if job.name not in record.results]
     done = len(jobs) - len(left)

@@ -175,7 +175,6 @@ LINES = {"default": (BLUE, "o"), "proximal": (ORANGE, "s"), "Cholesky": (INK, "x
 def draw(results: Results, path: Path) -> None:
     """Evidence and log-loss over delta, first split of every set."""
     from matplotlib.ticker import LogFormatter
-
     parts = by_parts(results)
     names = list(dict.fromkeys(key[0] for key in parts))
     with panels(path, 2, len(names), (3.6 * len(names), 6.2), sharex="col") as (_, axes):

@@ -25,7 +25,6 @@ NEEDS_MATPLOTLIB = ("no picture: matplotlib is not installed. Run python -m pip 
 
 class PaperTable(NamedTuple):
     """Cells ready to be shown; the first ``left`` columns are text."""
-
     title: str
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -72,7 +71,6 @@ def panels(path: Path, rows: int, columns: int, size: tuple[float, float], **mor
     """A figure and its axes (a two-dimensional array), written to ``path`` at the end, whole or not at all."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
-
     with rc_context(STYLE):
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False, **more)

@@ -46,7 +46,6 @@ Cells = Sequence[tuple[int, int, int]]
 
 class Cell(NamedTuple):
     """A fit at one cell of the grid: indices of (log l, log sigma, noise), and what came out."""
-
     where: tuple[int, int, int]
     bound: float
     loss: float

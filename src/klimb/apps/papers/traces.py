@@ -49,7 +49,6 @@ MAPS: dict[str, tuple[sites.Site, float, float, float]] = {  # a site, the datum
 
 class TracePanel(NamedTuple):
     """A data set and its likelihood; for GLMs the variance of the prior."""
-
     data: str
     likelihood: str
     prior_variance: float | None = None  # of a GLM's weights; a process if None
@@ -78,7 +77,6 @@ def rows(library: Library, panel: TracePanel, limit: int | None) -> tuple[Array,
 
 class Setting(NamedTuple):
     """What is fitted, and the marginal variances under V = I (0.1 I for counts)."""
-
     latent: Any
     site: sites.Site
     y: Array
@@ -290,7 +288,6 @@ def sign_tables(results: Results) -> list[PaperTable]:
 def draw_signs(results: Results, path: Path) -> None:
     """Three panels as in the paper, and three more likelihoods below."""
     from matplotlib.colors import ListedColormap
-
     colours = ListedColormap(["#bcd7ea", "#ffffff", "#f6d9a8"])  # falling, flat, growing
     with panels(path, 2, 3, (12.0, 7.2)) as (_, axes):
         places = zip(["logistic", "logistic", *MAPS], [None, "GLM", "GP", None, None, None], strict=True)

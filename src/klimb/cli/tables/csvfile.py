@@ -1,7 +1,5 @@
 """CSV, in bounded memory: the rows pass by, and only the wanted columns are kept."""
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Iterator
@@ -176,7 +174,7 @@ def stream_csv(stream: TextIO, choose: Choice, options: ReadOptions, *, whole: b
         yield Table({name: column.take() for name, column in zip(wanted, columns, strict=True)}, rows, header)
 
 
-def _blocks(rows: _Rows, header: tuple[str, ...], size: int) -> Iterator[list[list[str]]]:
+def _blocks(rows: "_Rows", header: tuple[str, ...], size: int) -> Iterator[list[list[str]]]:
     """Lists of rows, each as long as the header; blank lines are left out."""
     seen = 0
     while True:

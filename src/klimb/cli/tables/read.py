@@ -24,7 +24,6 @@ Choice: TypeAlias = Callable[[tuple[str, ...]], Sequence[str]]
 @dataclass(frozen=True)
 class ReadOptions:
     """How to read a table, where its own text does not say it."""
-
     format: str | None = None  # csv, parquet, npz, svmlight; None: by name and content
     delimiter: str | None = None  # None: the one that fits the first lines
     decimal: str = "."
@@ -36,7 +35,6 @@ class ReadOptions:
 
 class Table(NamedTuple):
     """Some rows of a table: equally long arrays by name, and the number of rows that came before."""
-
     columns: dict[str, Any]
     n: int
     header: tuple[str, ...]  # every column the file has, read or not
@@ -64,17 +62,14 @@ def _tables(path: str, choose: Choice, options: ReadOptions, *, whole: bool) -> 
         kind = options.format or _kind(path, head)
         if kind == "csv":
             from klimb.cli.tables.csvfile import stream_csv
-
             with _text(stream, options) as text:
                 yield from stream_csv(text, choose, options, whole=whole)
         elif kind == "svmlight":
             from klimb.cli.tables.arrays import read_svmlight
-
             with _text(stream, options) as text:
                 yield read_svmlight(text, choose)
         else:
             from klimb.cli.tables.arrays import read_npz, stream_parquet
-
             source = stream if stream.seekable() else io.BytesIO(stream.read())
             if kind == "npz":
                 yield read_npz(source, choose)

@@ -4,8 +4,6 @@ KL(q||p) = <natural_q - natural_p, mean_q> - A_q + A_p, in forms of their own wh
 for shapes and concentrations, so that a natural parameter is the shape itself. Arrays carry their plates first.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from functools import cached_property
 from typing import Any, ClassVar, Self, TypeAlias
@@ -23,14 +21,13 @@ class NaturalPart:
     def __init__(self, index: int, factor: float = 1.0) -> None:
         self.index, self.factor = index, factor
 
-    def __get__(self, member: Family, family: type[Family]) -> Array:
+    def __get__(self, member: "Family", family: "type[Family]") -> Array:
         part = member.natural[self.index]
         return part if self.factor == 1.0 else self.factor * part
 
 
 class Family(ABC):
     """A distribution, or one per plate, of an exponential family. Members are records of their natural parameters."""
-
     event_ndims: ClassVar[tuple[int, ...]]  # how many trailing axes of each natural parameter belong to the event
 
     def __init__(self, natural: Naturals) -> None:
@@ -47,6 +44,12 @@ class Family(ABC):
     def plates(self) -> tuple[int, ...]:
         """Shape of the independent copies."""
         return self.natural[0].shape[: self.natural[0].ndim - self.event_ndims[0]]
+
+    @property
+    def dimension(self) -> int:
+        """Entries of the event, 1 for scalars."""
+        shaped = zip(self.natural, self.event_ndims, strict=True)
+        return next((part.shape[-1] for part, ndim in shaped if ndim), 1)
 
     @abstractmethod
     def log_partition(self) -> Array:
@@ -98,7 +101,7 @@ class Family(ABC):
 
 def generator(rng: np.random.Generator | int | None) -> np.random.Generator:
     """A generator from a seed; None is seed 0, so that draws repeat."""
-    return rng if isinstance(rng, np.random.Generator) else np.random.default_rng(0 if rng is None else rng)
+    return np.random.default_rng(0 if rng is None else rng)
 
 
 def matvec(matrix: Array, vector: Array) -> Array:

@@ -1,7 +1,5 @@
 """Gamma and Wishart distributions of precisions and rates; Dirichlet, beta and categorical ones of shares."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -112,10 +110,6 @@ class Wishart(Family):
         super().__init__((0.5 * (degrees - D - 1), -0.5 * matrix))
 
     @property
-    def dimension(self) -> int:
-        return int(self.natural[1].shape[-1])
-
-    @property
     def dof(self) -> Array:
         return 2.0 * self.natural[0] + self.dimension + 1
 
@@ -172,7 +166,7 @@ class Beta(Family):
         super().__init__(tuple(np.broadcast_arrays(positive(a, "a"), positive(b, "b"))))
 
     @property
-    def both(self) -> Dirichlet:
+    def both(self) -> "Dirichlet":
         """The distribution of (x, 1 - x)."""
         return Dirichlet.from_natural((np.stack(self.natural, axis=-1),))
 
@@ -202,7 +196,6 @@ class Beta(Family):
 
 class Dirichlet(Family):
     """Dirichlet(concentration): statistics log x."""
-
     event_ndims: ClassVar[tuple[int, ...]] = (1,)
     concentration = NaturalPart(0)
 
@@ -241,7 +234,6 @@ class Dirichlet(Family):
 
 class Categorical(Family):
     """Categorical(probabilities): statistics are the indicators of the classes; natural parameters are logits."""
-
     event_ndims: ClassVar[tuple[int, ...]] = (1,)
 
     def __init__(self, probabilities: Any) -> None:

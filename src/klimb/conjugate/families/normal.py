@@ -62,7 +62,6 @@ class Normal(Family):
 
 class MultivariateNormal(Family):
     """MultivariateNormal(mean, precision): statistics (x, x x')."""
-
     event_ndims: ClassVar[tuple[int, ...]] = (1, 2)
     precision = NaturalPart(1, -2.0)
 
@@ -74,10 +73,6 @@ class MultivariateNormal(Family):
         plates = np.broadcast_shapes(m.shape[:-1], P.shape[:-2])
         P = np.broadcast_to(P, (*plates, *P.shape[-2:]))
         super().__init__((np.broadcast_to(matvec(P, m), (*plates, m.shape[-1])), -0.5 * P))
-
-    @property
-    def dimension(self) -> int:
-        return int(self.natural[0].shape[-1])
 
     @cached_property
     def root(self) -> Array:
@@ -177,7 +172,6 @@ class NormalGamma(Family):
 
 class MeansAndPrecision(Family):
     """What a normal-Wishart distribution has in common with its tied form, whose means share one precision matrix."""
-
     tied: ClassVar[bool]  # whether the last plate of the means shares one L
     kappa = NaturalPart(1, -2.0)
 
@@ -193,10 +187,6 @@ class MeansAndPrecision(Family):
         second = precision.natural[1] - 0.5 * self._together(scaled[..., :, None] * m[..., None, :], 2)
         half_count = self._together(np.full(plates, 0.5))
         super().__init__((scaled, -0.5 * k, second, np.asarray(precision.natural[0] + half_count)))
-
-    @property
-    def dimension(self) -> int:
-        return int(self.natural[0].shape[-1])
 
     @property
     def mean(self) -> Array:
@@ -239,7 +229,6 @@ class MeansAndPrecision(Family):
 
 class NormalWishart(MeansAndPrecision):
     """mu | L ~ Normal(mean, kappa L), L ~ Wishart(dof, rate): statistics (L mu, mu'L mu, L, log det L)."""
-
     event_ndims: ClassVar[tuple[int, ...]] = (1, 0, 2, 0)
     tied = False
 

@@ -8,8 +8,6 @@ Counts go by the fixed point of [S], for f = u'v: given q(v) = N(b, B),
 So the operator of [S] Eq. (8) has these matrices in place of gamma_i d_i d_i', and the same ones are Newton's for m.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import count
 from typing import Any, NamedTuple, TypeAlias
@@ -35,7 +33,6 @@ ROUNDING = 1e-12
 
 class MatrixFactorisation(NamedTuple):
     """A fitted factorisation: rows and columns as normal vectors, one relevance per direction."""
-
     fit: Fitted
     rows: MultivariateNormal
     columns: MultivariateNormal
@@ -150,11 +147,11 @@ def _fitted(N: int, D: int, rank: int, y: Array, site: Site | None, seed: int, t
                                None if noise is None else result[noise], level)
 
 
-def _turning(u: Variable, v: Variable, relevance: Variable) -> Callable[[NetworkState], NetworkState | None]:
+def _turning(u: Variable, v: Variable, relevance: Variable) -> "Callable[[NetworkState], NetworkState | None]":
     """Another pair (R u, R^-T v) with the same products: the priors see R, coordinate ascent finds it slowly."""
     sweeps = count(1)
 
-    def turned(state: NetworkState) -> NetworkState | None:
+    def turned(state: NetworkState) -> "NetworkState | None":
         sweep = next(sweeps)
         if sweep > ALWAYS and sweep % SELDOM:
             return None
@@ -183,7 +180,6 @@ def _moved(factor: Family, dual: Array) -> MultivariateNormal:
 
 class CountFactorisation(NamedTuple):
     """Gaussian rows and columns of a fitted matrix of counts, with the bound after every sweep."""
-
     row_means: Array
     row_covariances: Array
     column_means: Array
@@ -204,7 +200,6 @@ class CountFactorisation(NamedTuple):
 
 class _Side(NamedTuple):
     """Gaussians N(m, V), one a row."""
-
     m: Array
     V: Array
 

@@ -26,7 +26,6 @@ FRESH = 8  # passes in which documents are fitted from scratch
 @dataclass(frozen=True, eq=False)
 class GaussianMixture:
     """A fitted mixture. Components are in order of weight, the heaviest first."""
-
     fit: Fitted
     weights: Array  # expected weights
     means: Array  # K x D
@@ -109,7 +108,6 @@ def gaussian_mixture(X: Any, n_components: int, *, covariance: Shape = "full", c
 
 class HiddenMarkov(NamedTuple):
     """A fitted hidden Markov model; states are in order of their mean (of the first column)."""
-
     fit: Fitted
     shares: Array  # probability of each state at each time
     transition: Array  # expected transition probabilities
@@ -170,7 +168,6 @@ def hidden_markov(y: Any, n_states: int, *, emission: Literal["normal", "poisson
 def kmeans(X: Array, count: int, seed: int = 0) -> Any:
     """The nearest of ``count`` centres for every row: k-means++ and ten rounds on some rows, then a few on all."""
     from scipy.cluster.vq import kmeans2
-
     rng = np.random.default_rng(seed)
     some = X if len(X) <= SEED_ROWS else X[rng.choice(len(X), max(SEED_ROWS, count), replace=False)]
     with warnings.catch_warnings(), np.errstate(invalid="ignore"):  # equal rows leave no distances to draw by
@@ -182,7 +179,6 @@ def kmeans(X: Array, count: int, seed: int = 0) -> Any:
 @dataclass(frozen=True, eq=False)
 class LatentDirichlet:
     """A fitted topic model: ``words`` holds one Dirichlet over the vocabulary per topic."""
-
     fit: Fitted
     words: Dirichlet
     share_prior: float

@@ -15,7 +15,6 @@ from klimb.sites.base import Site
 
 class Regression(NamedTuple):
     """A fitted regression: ``weights`` and their ``relevance`` (prior precisions) as distributions."""
-
     fit: Fitted
     weights: MultivariateNormal
     relevance: Gamma
@@ -68,7 +67,6 @@ def regression(X: Any, y: Any, site: Site | None = None, *, relevance: Literal["
 
 class Hierarchy(NamedTuple):
     """Fitted groups: their means, the common mean, the precision between groups and within (None where known)."""
-
     fit: Fitted
     groups: Normal
     common: Normal
