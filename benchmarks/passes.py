@@ -136,12 +136,9 @@ def fit(folder: Path, family: str, source: str, engine: Any) -> dict[str, Any]:
     read, syrk = np.min([floor(folder, source, columns) for _ in range(3)], axis=0)
     tight = min(tight_floor(folder, source, columns) for _ in range(3))
     record |= {"read": round(read, 3), "X'X": round(syrk, 3), "tight floor": round(tight, 3)}
-    if not counted.each:  # workers have their own clocks
-        return record
-    means = {"far": np.mean(counted.each[: counted.far]), "end": np.mean(counted.each[counted.far :]),
-             "all": np.mean(counted.each)}
-    return record | {f"{name} over {what}": round(float(mean) / by, 2) for name, mean in means.items()
-                     for what, by in (("floor", read + syrk), ("tight floor", tight))}
+    each = {"far": counted.each[: counted.far], "end": counted.each[counted.far :], "all": counted.each}
+    return record | {f"{name} over {what}": round(float(np.mean(some)) / by, 2) for name, some in each.items() if some
+                     for what, by in (("floor", read + syrk), ("tight floor", tight))}  # workers have their own clocks
 
 
 class _Watched:
