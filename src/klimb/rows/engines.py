@@ -17,6 +17,7 @@ from concurrent.futures import BrokenExecutor, Executor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, Self
 
 from klimb.errors import InputError, KlimbError, require
@@ -161,7 +162,11 @@ class Cluster(ABC):
 
 
 class Processes(Cluster):
-    """Processes of our own, started again where one is lost."""
+    """Processes of our own, started again where one is lost.
+
+    Each has a pipe of its own, and no lock is shared, so that one that is killed while it reads or writes is an end of
+    file, for which nobody waits; so is a driver that is killed, and its processes end.
+    """
 
     expected = f"processes that live through a pass, in {TRIES} tries"
     advice = "Memory may be short: use fewer processes."
@@ -169,24 +174,66 @@ class Processes(Cluster):
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
-        self._pool: Any = None
+        self._pool: dict[Any, Any] = {}  # processes by our end of their pipes
 
-    def answers(self, function: Callable[[Any], Any], blocks: Sequence[Any]) -> Iterable[Any]:
-        from concurrent.futures import ProcessPoolExecutor
+    def _started(self) -> list[Any]:
         from multiprocessing import get_context
 
-        if self._pool is None:
-            self._pool = ProcessPoolExecutor(self.workers, mp_context=get_context("spawn"), initializer=signal.signal,
-                                             initargs=(signal.SIGINT, signal.SIG_IGN))  # Ctrl-C is for the driver
-        return self._pool.map(partial(applied, function), blocks)  # type: ignore[no-any-return]
+        context = get_context("spawn")
+        while len(self._pool) < self.workers:
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            process.start()
+            theirs.close()
+            self._pool[ours] = process
+        return list(self._pool)
+
+    def answers(self, function: Callable[[Any], Any], blocks: Sequence[Any]) -> Iterable[Any]:
+        from multiprocessing.connection import wait
+
+        todo, found, done = iter(enumerate(blocks)), dict[int, Any](), 0
+        busy: dict[Any, int] = {}  # which block each works on
+
+        def give(pipe: Any) -> None:
+            for number, block in islice(todo, 1):
+                pipe.send((function, block))
+                busy[pipe] = number
+
+        try:
+            for pipe in self._started():
+                give(pipe)
+            while busy:
+                ready: list[Any] = wait(list(busy))
+                for pipe in ready:
+                    found[busy[pipe]] = pipe.recv()
+                    del busy[pipe]
+                    give(pipe)
+                while done in found:
+                    yield found.pop(done)
+                    done += 1
+        except (EOFError, OSError) as error:
+            raise ConnectionError("a process that ended before it answered") from error
+        finally:
+            if busy:  # what they still answer is not for the next pass
+                self.close()
 
     def alive(self) -> bool:
         return True
 
     def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
+        for pipe, process in self._pool.items():
+            pipe.close()
+            process.kill()
+            process.join(GONE_AFTER)
+        self._pool = {}
+
+
+def _serve(pipe: Any) -> None:
+    """What a process of `Processes` does until its driver closes the pipe, or is gone; Ctrl-C is for the driver."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(EOFError, OSError):
+        while True:
+            pipe.send(applied(*pipe.recv()))
 
 
 class RayEngine(Cluster):
