@@ -18,7 +18,7 @@ from klimb.infer.problem import ROUNDING
 from klimb.infer.result import Result
 from klimb.infer.rows import SiteSums, few_rows, infer_rows, sums_of, total_sums
 from klimb.latents.base import Posterior
-from klimb.latents.weights_posterior import DenseWeights, WeightPosterior
+from klimb.latents.weights_posterior import WeightPosterior
 from klimb.likelihoods import Observed, likelihood
 from klimb.linalg.matrix import LARGEST_SINGLE, ColumnDesign
 from klimb.models.budget import MemoryLimit
@@ -132,12 +132,13 @@ def _sums(model: LinearModel, q: WeightPosterior | None, sharper: float, rough: 
 
 def _may_round(q: WeightPosterior | None, tol: float, n: int) -> bool:
     """Whether single precision, which rounds each block by itself, changes variances of q by less than ``tol``."""
-    if not isinstance(q, DenseWeights) or q.root.ndim != 2:
+    if q is None:
         return False
-    sd = np.linalg.norm(q.root, axis=1)
+    root: Array = q.root  # type: ignore[attr-defined]
+    sd = np.linalg.norm(root, axis=1)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         size = 1.0 / (np.sqrt(n) * sd)  # that of a column, or less
-        condition = float(np.linalg.cond(q.root / sd[:, None])) ** 2 if sd.all() else np.inf
+        condition = float(np.linalg.cond(root / sd[:, None])) ** 2 if sd.all() else np.inf
     in_range = size.min() > 1.0 / LARGEST_SINGLE and size.max() < LARGEST_SINGLE
     return bool(in_range and SINGLE * condition <= min(tol, ROUGH) * np.sqrt(max(n * q.size / CACHE_DOUBLES, 1.0)))
 
