@@ -9,12 +9,11 @@ import platform
 import shutil
 import tempfile
 import weakref
-from abc import ABC
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -59,7 +58,8 @@ class RowBlock(Protocol):
         """Bytes that reading these columns takes beside what is made of some rows at a time."""
 
 
-class RowTable(ABC):
+@runtime_checkable
+class RowTable(Protocol):
     """A table in blocks."""
 
     columns: tuple[str, ...]

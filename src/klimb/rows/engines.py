@@ -6,7 +6,6 @@ lost is run again from where it was, and that nobody waits for a scheduler or wo
 """
 
 import os
-import signal
 import socket
 import sys
 import threading
@@ -15,22 +14,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, Self
 
 from klimb.errors import InputError, KlimbError, require
-from klimb.rows.blocks import BlockEngine, HeldBlock, TableBlock
+from klimb.rows.blocks import BlockEngine, HeldBlock
+from klimb.rows.workers import EngineError, Failure, applied, applied_there, first_line, serve
 
 TRIES = 3  # of a pass whose workers were lost
 GONE_AFTER = 30.0  # seconds without any worker, or without a scheduler
 LOOK_EVERY = 2.0  # seconds between looks at workers
 LOOPBACK = "127.0.0.1"
-
-
-class EngineError(InputError):
-    """An engine could not finish a pass."""
 
 
 def as_engine(engine: Any, address: str | None = None) -> BlockEngine | None:
@@ -72,29 +67,6 @@ def running(engine: BlockEngine | None) -> Iterator[BlockEngine | None]:
     finally:
         if isinstance(engine, Cluster):
             engine.close()
-
-
-@dataclass(frozen=True)
-class Failure:
-    """What a worker gives back instead of a result: engines wrap what is raised, each in its own way."""
-
-    error: KlimbError
-
-
-def applied(function: Callable[[Any], Any], block: Any) -> Any:
-    """What a worker does with a block, or with the table of one that it holds."""
-    try:
-        return function(block)
-    except KlimbError as error:
-        return Failure(error)
-    except Exception as error:
-        return Failure(EngineError("a pass without errors", f"{type(error).__name__}: {first_line(error)}",
-                                   "Run it without engine= to see where it comes from."))
-
-
-def applied_there(function: Callable[[Any], Any], data: Any) -> Any:
-    """The same for a table that the engine holds."""
-    return applied(function, TableBlock.of(data))
 
 
 class ExecutorEngine:
@@ -182,7 +154,7 @@ class Processes(Cluster):
         context = get_context("spawn")
         while len(self._pool) < self.workers:
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            process = context.Process(target=serve, args=(theirs,), daemon=True)
             process.start()
             theirs.close()
             self._pool[ours] = process
@@ -226,14 +198,6 @@ class Processes(Cluster):
             process.kill()
             process.join(GONE_AFTER)
         self._pool = {}
-
-
-def _serve(pipe: Any) -> None:
-    """What a process of `Processes` does until its driver closes the pipe, or is gone; Ctrl-C is for the driver."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with suppress(EOFError, OSError):
-        while True:
-            pipe.send(applied(*pipe.recv()))
 
 
 class RayEngine(Cluster):
@@ -442,12 +406,6 @@ def _of_partitions(blocks: Sequence[HeldBlock], shared: Any) -> list[Any]:
     rows = blocks[0].data.mapInArrow(work, "number int, found binary").collect()
     found = {row["number"]: row["found"] for row in rows}
     return [pickle.loads(found[block.number]) for block in blocks]
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says, in one line."""
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:200]
-    return text or type(error).__name__
 
 
 def _imported(name: str, extra: str) -> Any:
