@@ -1,7 +1,7 @@
 """Formula fits of rows that are not in memory, beside the floor of a pass: one read and one X'X of that shape.
 
-Variances of f are a second product of that size, which no pass that knows the spread of q does without: a third ratio
-is that over one read and both.
+Passes are told apart: those far from the optimum take one variance for many rows, those that end the fit compute every
+one, a second product of that size. The mean is over all passes that sum sites.
 
     python -m benchmarks.passes make FOLDER --rows 1e7 --columns 50      # Parquet parts and a memory map, seeded
     python -m benchmarks.passes fit FOLDER --family bernoulli --source parquet [--engine 2]
@@ -61,9 +61,8 @@ def _maps(folder: Path) -> dict[str, Any]:
     return {path.stem: np.load(path, mmap_mode="r") for path in sorted(folder.glob("*.npy"))}
 
 
-def floor(folder: Path, source: str, columns: int) -> tuple[float, float, float]:
-    """CPU seconds of reading all columns once, of one X'X over all rows, and of |L'x_i|^2 of every row."""
-    from klimb.linalg.matrix import ColumnDesign
+def floor(folder: Path, source: str, columns: int) -> tuple[float, float]:
+    """CPU seconds of reading all columns once, and of one X'X over all rows."""
     from klimb.numerics.dense import gram
 
     begin = time.process_time()
@@ -75,12 +74,7 @@ def floor(folder: Path, source: str, columns: int) -> tuple[float, float, float]
     begin = time.process_time()
     for _ in range(4):
         gram([X], columns)
-    product = (time.process_time() - begin) / 4 * rows / len(X)
-    design, L = ColumnDesign(X), np.triu(np.ones((columns, columns)))
-    begin = time.process_time()
-    for _ in range(4):
-        design.row_norms_squared(L, upper=True)
-    return read, product, (time.process_time() - begin) / 4 * rows / len(X)
+    return read, (time.process_time() - begin) / 4 * rows / len(X)
 
 
 def _blocks(folder: Path, source: str, columns: int) -> Any:
@@ -136,18 +130,15 @@ def fit(folder: Path, family: str, source: str, engine: Any) -> dict[str, Any]:
     record = {"rows": found.n, "columns": columns, "family": family, "source": source, "engine": str(engine),
               "cpu": round(cpu, 2), "cpu of workers": round(children.ru_utime + children.ru_stime, 2),
               "wall": round(wall, 2), "passes": counted.passes, "cpu of passes": np.round(counted.each, 2).tolist(),
-              "cpu per pass": round(float(np.median(counted.each or [np.nan])), 3), "bound": found.bound,
-              "verdict": found.trust.verdict, "iterations": found.n_iter,
+              "far": counted.far, "bound": found.bound, "verdict": found.trust.verdict,
               "peak GB": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 3),
               "peak GB without pages of files": round(watched.peak / 2**20, 3)}
-    read, syrk, norms = np.min([floor(folder, source, columns) for _ in range(3)], axis=0)
+    read, syrk = np.min([floor(folder, source, columns) for _ in range(3)], axis=0)
     tight = min(tight_floor(folder, source, columns) for _ in range(3))
-    record |= {"read": round(read, 3), "X'X": round(syrk, 3), "tight floor": round(tight, 3),
-               "pass over tight floor": round(record["cpu per pass"] / tight, 2),
-               "pass over floor": round(record["cpu per pass"] / (read + syrk), 2),
-               "fastest pass over floor": round(min(counted.each or [np.nan]) / (read + syrk), 2),
-               "pass over read and both products": round(record["cpu per pass"] / (read + syrk + norms), 2)}
-    return record
+    record |= {"read": round(read, 3), "X'X": round(syrk, 3), "tight floor": round(tight, 3)}
+    each = {"far": counted.each[: counted.far], "end": counted.each[counted.far :], "all": counted.each}
+    return record | {f"{name} over {what}": round(float(np.mean(some)) / by, 2) for name, some in each.items() if some
+                     for what, by in (("floor", read + syrk), ("tight floor", tight))}  # workers have their own clocks
 
 
 class _Watched:
@@ -170,6 +161,7 @@ class _Counted:
     def __init__(self) -> None:
         self.passes, self.cpu = 0, 0.0
         self.each: list[float] = []  # of the passes that sites are summed in
+        self.far = 0  # how many of them, the first, take one variance for many rows
 
     def map(self, function: Any, blocks: Any, /) -> Any:
         self.passes += 1
@@ -181,6 +173,7 @@ class _Counted:
             yield found
         if function.func.__name__ == "site_sums":
             self.each.append(self.cpu - before)
+            self.far += function.args[3]
 
 
 def groups(folder: Path, rows: int, levels: int, order: str) -> dict[str, Any]:

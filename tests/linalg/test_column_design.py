@@ -25,3 +25,21 @@ def test_products_are_those_of_rows(width: int, signed: bool) -> None:
         np.testing.assert_allclose(product, X @ w, rtol=1e-11, atol=1e-12)
     np.testing.assert_allclose(columns.transpose_times(gamma), X.T @ gamma, rtol=1e-9, atol=1e-9)
     np.testing.assert_array_equal(columns.subset(np.array([3, 1])).dense(), X[[3, 1]])
+
+
+@pytest.mark.parametrize("width", [1, 7, 51])
+def test_rounded_columns_have_the_same_products_to_single_precision(width: int) -> None:
+    rng = np.random.default_rng(width)
+    n = 2 * 131_072 // width + 17
+    X, gamma, root = rng.standard_normal((n, width)), rng.random(n), np.triu(rng.standard_normal((width, width)))
+    exact, rounded = ColumnDesign(X), ColumnDesign(X, rounded=True)
+    gram = exact.weighted_gram(gamma)
+    size = np.sqrt(np.outer(np.diagonal(gram), np.diagonal(gram)))
+    np.testing.assert_allclose(rounded.weighted_gram(gamma) / size, gram / size, atol=1e-6)
+    signed = [each.weighted_gram(gamma - 0.3) for each in (exact, rounded)]  # digits cancel: in double precision
+    np.testing.assert_allclose(signed[1], signed[0], rtol=1e-10, atol=1e-9)
+    (one, product), (other, same) = (each.row_norms_squared(root, upper=True, times=root[0])
+                                     for each in (exact, rounded))
+    whole = X**2 @ (root**2).sum(axis=1)
+    np.testing.assert_allclose(other / whole, one / whole, atol=1e-6)
+    np.testing.assert_allclose(same, product, rtol=1e-12, atol=1e-12)

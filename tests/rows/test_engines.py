@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shutil
 import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +244,55 @@ def test_a_process_that_is_killed_is_started_again(tmp_path: Path) -> None:
     found = list(engine.map(partial(killed_once, str(tmp_path / "once")), range(6)))
     engine.close()
     assert found == [0, 1, 4, 9, 16, 25]
+
+
+def test_a_process_that_is_killed_while_it_answers_holds_up_nobody(tmp_path: Path) -> None:
+    engine = Processes(2)
+    found = list(engine.map(partial(killed_while_it_answers, str(tmp_path / "once")), range(4)))
+    engine.close()
+    assert [len(one) for one in found] == [1 << 20] * 4
+
+
+def killed_while_it_answers(once: str, block: int) -> bytes:
+    """The first time that half of the answer is in the pipe the process is killed."""
+    try:
+        os.close(os.open(once, os.O_CREAT | os.O_EXCL))
+        threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+        for pipe in [one for one in gc.get_objects() if isinstance(one, Connection) and one.writable]:
+            with suppress(OSError):
+                os.write(pipe.fileno(), struct.pack("!i", 1 << 20) + b"half")
+        time.sleep(60.0)
+    except FileExistsError:
+        pass
+    return bytes(1 << 20)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
+def test_processes_end_with_their_driver(tmp_path: Path) -> None:
+    script = ("import sys\nfrom klimb.rows.engines import Processes\nfrom tests.rows.test_engines import slow\n"
+              "if __name__ == '__main__':\n    list(Processes(2).map(slow, [sys.argv[1]] * 2))\n")
+    driver = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], cwd=Path(__file__).parents[2])
+    begin = time.monotonic()
+    while len(list(tmp_path.iterdir())) < 2 and time.monotonic() - begin < 60.0:
+        time.sleep(0.05)
+    driver.kill()
+    driver.wait()
+    workers = [int(path.name) for path in tmp_path.iterdir()]
+    assert len(workers) == 2
+    while any(map(runs, workers)) and time.monotonic() - begin < 120.0:
+        time.sleep(0.05)
+    assert not any(map(runs, workers))
+
+
+def runs(pid: int) -> bool:
+    with suppress(FileNotFoundError):
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    return False
+
+
+def slow(folder: str) -> None:
+    Path(folder, str(os.getpid())).touch()
+    time.sleep(1.0)
 
 
 def test_workers_that_always_die_are_an_error_in_words() -> None:

@@ -3,7 +3,7 @@
 Of the variables enough is kept to draw an effect over its range with all else held at typical values, without the data.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import sqrt
@@ -174,15 +174,18 @@ class PolynomialBasis:
         self.check(x, name, source)
         if not self.centers:
             return np.asarray(np.power(x[:, None], np.arange(1, self.degree + 1)))
-        # p_{j+1} = (x - alpha_j) p_j - (|p_j|^2 / |p_{j-1}|^2) p_{j-1}
-        t = (x - self.shift) / self.size_of_x
+        _, *polynomials = self.orthogonal((x - self.shift) / self.size_of_x)
+        return np.column_stack([one / np.sqrt(square)
+                                for one, square in zip(polynomials, self.squares[1:], strict=True)])
+
+    def orthogonal(self, t: Array) -> Iterator[Array]:
+        """p_0, p_1, ... with p_{j+1} = (t - alpha_j) p_j - (|p_j|^2 / |p_{j-1}|^2) p_{j-1}."""
         before, now = np.zeros_like(t), np.ones_like(t)
-        columns = []
-        for j in range(self.degree):
+        yield now
+        for j, center in enumerate(self.centers):
             ratio = self.squares[j] / self.squares[j - 1] if j else 0.0
-            before, now = now, (t - self.centers[j]) * now - ratio * before
-            columns.append(now / np.sqrt(self.squares[j + 1]))
-        return np.column_stack(columns)
+            before, now = now, (t - center) * now - ratio * before
+            yield now
 
 
 def learn_polynomial(expression: Numeric, source: Learnable, arguments: dict[str, Any], node: Call) -> PolynomialBasis:
@@ -212,12 +215,8 @@ def learn_polynomial(expression: Numeric, source: Learnable, arguments: dict[str
 
 def _stieltjes(basis: PolynomialBasis, expression: Numeric, what: str, source: Source) -> float:
     """Of the last polynomial whose square is known, sum t p^2; of the next one, sum p^2."""
-    t = (expression.evaluate(source) - basis.shift) / basis.size_of_x
-    before, now = np.zeros_like(t), np.ones_like(t)
-    for j, center in enumerate(basis.centers):
-        ratio = basis.squares[j] / basis.squares[j - 1] if j else 0.0
-        before, now = now, (t - center) * now - ratio * before
-    counts = source.counts
+    t, counts = (expression.evaluate(source) - basis.shift) / basis.size_of_x, source.counts
+    *_, now = basis.orthogonal(t)
     return float((counts * t * now) @ now if what == "center" else (counts * now) @ now)
 
 

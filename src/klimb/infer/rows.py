@@ -108,10 +108,10 @@ def total_sums(parts: Iterable[SiteSums | None], n_levels: int | None = None) ->
 
 
 def sums_of(X: Array, codes: npt.NDArray[np.intp], values: Array, slope: Array, gamma: Array, value: float = 0.0,
-            size: float = 0.0, slopes: Array = NOTHING) -> SiteSums:
+            size: float = 0.0, slopes: Array = NOTHING, rounded: bool = False) -> SiteSums:
     """The sums of rows in memory with these sites; those of levels that are there."""
     k, B = values.shape[1], X.shape[1]
-    gram = ColumnDesign(X).weighted_gram(gamma) if len(X) else np.zeros((B, B))
+    gram = ColumnDesign(X, rounded).weighted_gram(gamma) if len(X) else np.zeros((B, B))
     if not k or not len(X):
         return SiteSums(value, size, X.T @ slope, gram, np.zeros((0, k)), np.zeros((0, k, B)), np.zeros((0, k, k)),
                         slopes, np.zeros(0, dtype=np.intp))

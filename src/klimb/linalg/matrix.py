@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from klimb.errors import InputError
 from klimb.numerics import in_place
@@ -217,42 +218,52 @@ class DenseDesign(StoredDesign):
 
 
 class ColumnDesign(StoredDesign):
-    """Column after column, as files have them: nothing is transposed on the way."""
+    """Column after column, as files have them: nothing is transposed on the way.
 
-    def __init__(self, values: Array) -> None:
+    With ``rounded`` columns Gram matrices (of positive weights) and norms are computed in single precision, block by
+    block, and added in double precision; products with a vector are not.
+    """
+
+    def __init__(self, values: Array, rounded: bool = False) -> None:
         self.values = np.asfortranarray(values)
         self.shape = (values.shape[0], values.shape[1])
+        self._kind = np.dtype(np.float32 if rounded else np.float64)
 
-    def _scratch(self) -> Array:
-        return np.empty((next(row_blocks(*self.shape)).stop, self.shape[1]), order="F")
+    def blocks(self) -> Iterator[tuple[slice, Array]]:
+        width = max(self.shape[1] * self._kind.itemsize // 8, 1)
+        return ((rows, self.values[rows]) for rows in row_blocks(self.shape[0], width))
+
+    def _scratch(self, width: int, kind: Any) -> npt.NDArray[Any]:
+        return np.empty((len(next(self.blocks())[1]), width), kind, order="F")
 
     def _transpose_times(self, vector: Array) -> Array:
         return np.asarray(self.values.T @ vector)
 
     def weighted_gram(self, gamma: Array) -> Array:
-        gram, scratch = np.zeros((self.shape[1], self.shape[1])), self._scratch()
-        signed = bool(gamma.min() < 0)
-        weight = gamma if signed else np.sqrt(gamma)
+        gram, signed = np.zeros((self.shape[1], self.shape[1])), bool(gamma.min() < 0)
+        scratch = self._scratch(self.shape[1], gamma.dtype if signed else self._kind)
+        weight = gamma[:, None] if signed else np.sqrt(gamma).astype(self._kind)[:, None]
         for rows, block in self.blocks():
-            scaled = np.multiply(block, weight[rows, None], out=scratch[: len(block)])
+            scaled = scratch[: len(block)]
+            np.multiply(block, weight[rows], out=scaled, dtype=scaled.dtype, casting="same_kind")
             gram += (block if signed else scaled).T @ scaled  # BLAS knows A'A, and does half of it
         return gram
 
     def row_norms_squared(self, root: Array, *, upper: bool = False, times: Array | None = None) -> tuple[Array, Array]:
-        factor, D = np.asfortranarray(np.diag(root) if root.ndim == 1 else root), self.shape[1]
+        factor, D = np.asfortranarray(np.diag(root) if root.ndim == 1 else root, self._kind), self.shape[1]
         upper = upper or root.ndim == 1
-        scratch = np.empty((len(self._scratch()), factor.shape[1]), order="F")
+        scratch = self._scratch(factor.shape[1], self._kind)
         ends = [D // 3, 2 * D // 3, D] if upper else [factor.shape[1]]  # thirds of a triangle: no product in place
         norms, product = np.empty(self.shape[0]), np.zeros(self.shape[0])
         for rows, block in self.blocks():
             if times is not None:
                 product[rows] = block @ times
-            scaled, begin = scratch[: len(block)], 0
+            some, scaled, begin = block.astype(self._kind, copy=False), scratch[: len(block)], 0
             for end in ends:
                 own = slice(0, end if upper else D)
-                np.matmul(block[:, own], factor[own, begin:end], out=scaled[:, begin:end])
+                np.matmul(some[:, own], factor[own, begin:end], out=scaled[:, begin:end])
                 begin = end
-            np.einsum("ij,ij->i", scaled, scaled, out=norms[rows])
+            norms[rows] = np.einsum("ij,ij->i", scaled, scaled)
         return norms, product
 
 

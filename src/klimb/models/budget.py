@@ -17,7 +17,7 @@ from klimb.models.plan import readable
 LIBRARIES = 130e6  # bytes of libraries that are loaded on the way, and of what an allocator keeps
 COPIES, AT_WORK = 12, 10  # of sums in the driver, and of the columns of some rows in a worker
 IN_PASSES, CHECKED = 4, 13  # copies of the sample's columns during passes, and while it is fitted and checked
-ENTRIES = 1 << 21  # of the columns that are made at a time, where memory allows it
+ENTRIES = 3 << 20  # of the columns that are made at a time, where memory allows it
 FEWEST = 256  # rows at a time
 MEMORY = 8e9  # bytes that sums may take where no limit is given
 SHOWN = 0.05  # share of the memory from which a part is named

@@ -14,12 +14,13 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from klimb.infer.loop import Callback
+from klimb.infer.problem import ROUNDING
 from klimb.infer.result import Result
 from klimb.infer.rows import SiteSums, few_rows, infer_rows, sums_of, total_sums
 from klimb.latents.base import Posterior
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.likelihoods import Observed, likelihood
-from klimb.linalg.matrix import ColumnDesign
+from klimb.linalg.matrix import LARGEST_SINGLE, ColumnDesign
 from klimb.models.budget import MemoryLimit
 from klimb.models.linear import LinearModel
 from klimb.models.linear_parts import LinearRows
@@ -29,6 +30,7 @@ from klimb.models.progress import Watched
 from klimb.models.row_gradients import add_features
 from klimb.models.streamed_classes import PassedWeights, class_sums, solved_classes
 from klimb.numerics.arrays import Array
+from klimb.numerics.dense import CACHE_DOUBLES
 from klimb.rows.blocks import BlockEngine, RowBlock
 from klimb.rows.checkpoint import Checkpoint
 from klimb.rows.frames import Frame
@@ -42,6 +44,7 @@ FAR = 1e-2  # tolerance of what is done with a cheaper oracle, where a site has 
 # The same with one variance for many rows, which takes q off by about D / sqrt(n) of its sd; how many rows in units of
 # D^2 that asks for; and which rows give the variance.
 NEAR, WIDE, EVERY = 0.3, 100.0, 64
+SINGLE = float(np.finfo(np.float32).eps)
 INNER = 1e-11  # tolerance of a fit of few rows, where priors of weights are no Gaussians
 ENOUGH, ROUGH = 10, 1e-3  # rows of a sample for each column, and tolerance, of a fit that a start is taken from
 
@@ -85,13 +88,13 @@ class BlockReader:
         return total_sums(found) if found else None
 
 
-def site_sums(reader: BlockReader, q: WeightPosterior | None, sharper: float, rough: bool,
+def site_sums(reader: BlockReader, q: WeightPosterior | None, sharper: float, rough: bool, rounded: bool,
               block: RowBlock) -> SiteSums | None:
     """The sums of one block at ``q``, or of sites that match each datum."""
-    return reader.summed(partial(_sums, reader.model, q, sharper, rough), block)
+    return reader.summed(partial(_sums, reader.model, q, sharper, rough, rounded), block)
 
 
-def _sums(model: LinearModel, q: WeightPosterior | None, sharper: float, rough: bool, rows: LinearRows,
+def _sums(model: LinearModel, q: WeightPosterior | None, sharper: float, rough: bool, rounded: bool, rows: LinearRows,
           data: Observed) -> SiteSums:
     if len(model.likelihood.fields) > 1:
         return class_sums(model, q, sharper, rough, rows, data)
@@ -103,23 +106,41 @@ def _sums(model: LinearModel, q: WeightPosterior | None, sharper: float, rough: 
         slope, gamma = (np.broadcast_to(part, y.shape) * sharper for part in site.start(y))
     else:
         L = model.rows_over(X, rows.codes, rows.values)
-        m, v = _with_mean_variance(q, X) if rough else q.at(ColumnDesign(L) if isinstance(L, np.ndarray) else L, slack)
+        design = ColumnDesign(L, rounded) if isinstance(L, np.ndarray) else L
+        m, v = _with_mean_variance(q, X) if rough else q.at(design, slack)
         e = site.oracle(y, m, v)
-        slope, gamma = e.gamma * m - e.alpha, e.gamma
+        slope, gamma = -e.alpha if rounded else e.gamma * m - e.alpha, e.gamma
         each = e.value + site.constant(y)
         value, size = float(each.sum()), float(np.abs(each).sum())
+        if rounded:  # d E log p / dv = -gamma / 2
+            size += SINGLE / ROUNDING * float(np.abs(e.gamma) @ v)
         blocks = model.likelihood.parameters
         if blocks:
             own = model.theta.of_owner(model.at, blocks)
             model.theta.add(slopes, blocks, model.likelihood.gradient(own, data, m, v))
         if X is not rows.X:
             add_features(model, slopes, rows, X, slack, q, -e.alpha, e.gamma)
-    found = sums_of(X, rows.codes, rows.values, slope, gamma, value, size, slopes)
+    found = sums_of(X, rows.codes, rows.values, slope, gamma, value, size, slopes, rounded)
+    if rounded and q is not None:  # gamma'X m, by the same matrix: a mean is where slopes vanish, whatever that lacks
+        found = found._replace(pull=found.pull + found.gram @ q.mean)
     if not rough or q is None:
         return found
     # To first order in what v_i differ from their mean, since d E log p / dv = -gamma / 2: sum_i gamma_i v_i = tr(V G).
     exact = float(np.sum((found.gram @ q.root) * q.root))  # type: ignore[attr-defined]
     return found._replace(value=value - 0.5 * (exact - float(gamma @ v)))
+
+
+def _may_round(q: WeightPosterior | None, tol: float, n: int) -> bool:
+    """Whether single precision, which rounds each block by itself, changes variances of q by less than ``tol``."""
+    if q is None:
+        return False
+    root: Array = q.root  # type: ignore[attr-defined]
+    sd = np.linalg.norm(root, axis=1)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        size = 1.0 / (np.sqrt(n) * sd)  # that of a column, or less
+        condition = float(np.linalg.cond(root / sd[:, None])) ** 2 if sd.all() else np.inf
+    in_range = size.min() > 1.0 / LARGEST_SINGLE and size.max() < LARGEST_SINGLE
+    return bool(in_range and SINGLE * condition <= min(tol, ROUGH) * np.sqrt(max(n * q.size / CACHE_DOUBLES, 1.0)))
 
 
 def _with_mean_variance(q: WeightPosterior, X: Array) -> tuple[Array, Array]:
@@ -192,8 +213,8 @@ class RowPasses:
         climb = partial(infer_rows, dense_size=model.width, max_iter=max_iter, callback=callback)
         near = FAR if several else NEAR if self._tells_little_of_rows(model) else 0.0
         if tol < near:  # most of the way by cheaper passes
-            start = climb(partial(self.look, model, True), solve, start=start, tol=near)[1].wanted
-        result, state = climb(partial(self.look, model, False), solve, start=start, tol=tol)
+            start = climb(partial(self.look, model, True, near), solve, start=start, tol=near)[1].wanted
+        result, state = climb(partial(self.look, model, False, tol), solve, start=start, tol=tol)
         if several:
             weighed = partial(PassedWeights.of, self, model, result.posterior, result.bound)
             result = replace(result, weighed=weighed)
@@ -205,13 +226,15 @@ class RowPasses:
     def _tells_little_of_rows(self, model: LinearModel) -> bool:
         """Whether variances of f are so small that their mean will do while q is far."""
         moving = any(isinstance(block, Moving) for block in model.fitted_rows().blocks)
-        return not moving and not model.n_levels and self.n >= WIDE * model.width**2
+        several = len(model.likelihood.fields) > 1
+        return not moving and not several and not model.n_levels and self.n >= WIDE * model.width**2
 
-    def look(self, model: LinearModel, rough: bool, q: Posterior | None, sharper: float = 1.0) -> SiteSums:
+    def look(self, model: LinearModel, rough: bool, tol: float, q: Posterior | None, sharper: float = 1.0) -> SiteSums:
         """One pass: the sums at ``q``, by a cheaper oracle where ``rough``; see `klimb.infer.rows.Look`."""
         weights = None if q is None else q.latent.detach(q)
-        work = partial(site_sums, self.reader(model), weights, sharper, rough)
-        sums = self.summed(work, model.n_levels, "sites", model.at, weights, sharper, rough)
+        rounded = self._tells_little_of_rows(model) and _may_round(weights, tol, self.n)
+        work = partial(site_sums, self.reader(model), weights, sharper, rough, rounded)
+        sums = self.summed(work, model.n_levels, "sites", model.at, weights, sharper, rough, rounded)
         if not model.densities or weights is None:
             return sums
         return sums._replace(value=sums.value + density_value(model, weights))
@@ -228,8 +251,9 @@ class RowPasses:
             return None
         alone = replace(model, rows=replace(model.fitted_rows(), stands_for=0), passes=None, kept={})
         posterior = alone.infer(self.sample, tol=ROUGH).posterior
+        q = posterior.latent.detach(posterior)
         with np.errstate(over="ignore", invalid="ignore"):
-            found = _sums(alone, posterior.latent.detach(posterior), 1.0, False, alone.fitted_rows(), self.sample)
+            found = _sums(alone, q, 1.0, False, False, alone.fitted_rows(), self.sample)
         own = total_sums([found], model.n_levels).scaled(self.n / self.sample.n)
         return own._replace(level_pull=0.0 * own.level_pull, cross=0.0 * own.cross, level_gram=0.0 * own.level_gram)
 

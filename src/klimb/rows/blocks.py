@@ -1,7 +1,7 @@
 """Tables in blocks of rows that stay where they are: row groups of files, slices of arrays, partitions of engines.
 
 A block is a small record that can be sent to another process and reads its rows there, a few at a time. A `RowTable`
-has all blocks, and reads one column at a time, which is what a formula learns levels, knots and means from.
+has all blocks.
 """
 
 import hashlib
@@ -9,13 +9,11 @@ import platform
 import shutil
 import tempfile
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -60,16 +58,13 @@ class RowBlock(Protocol):
         """Bytes that reading these columns takes beside what is made of some rows at a time."""
 
 
-class RowTable(ABC):
+@runtime_checkable
+class RowTable(Protocol):
     """A table in blocks."""
 
     columns: tuple[str, ...]
     n: int
     blocks: Sequence[RowBlock]
-
-    @abstractmethod
-    def whole(self, names: Sequence[str]) -> Frame:
-        """All rows of some columns, in memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,14 +92,11 @@ class ArrayTable(RowTable):
     """A frame in memory, or in memory maps."""
 
     def __init__(self, frame: Frame, names: Sequence[str]) -> None:
-        self._frame, self.columns, self.n = frame, frame.columns, frame.n
+        self.columns, self.n = frame.columns, frame.n
         whole = {name: frame.read(name) for name in names}
         blocks = frame.native.rows if isinstance(frame.native, Cached) else slices(frame.n, BLOCK_ROWS)
         self.blocks = tuple(ArrayBlock({name: _part(column, rows) for name, column in whole.items()}, rows.start)
                             for rows in blocks)
-
-    def whole(self, names: Sequence[str]) -> Frame:
-        return self._frame
 
 
 @contextmanager
@@ -200,6 +192,7 @@ class FileTable(RowTable):
             self.n = int(dataset.count_rows(filter=where))
 
     def whole(self, names: Sequence[str]) -> Frame:
+        """All rows of some columns, in memory."""
         return read_frame(self._dataset.to_table(columns=list(names), filter=self._where))
 
 
@@ -316,12 +309,3 @@ class HeldTable(RowTable):
         known = list(engine.map(TableBlock.identity, blocks))
         self.n = sum(rows for rows, _ in known)
         self.blocks: Any = [HeldBlock(block.data, block.number, own) for block, own in zip(blocks, known, strict=True)]
-
-    def whole(self, names: Sequence[str]) -> Frame:
-        parts = self.engine.map(partial(chosen, tuple(names)), self.blocks)
-        return read_frame(pa.concat_tables(parts, promote_options="permissive"))
-
-
-def chosen(names: Sequence[str], block: TableBlock) -> Any:
-    """Some columns of a block."""
-    return block.table.select(list(names))

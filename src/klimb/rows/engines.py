@@ -6,7 +6,6 @@ lost is run again from where it was, and that nobody waits for a scheduler or wo
 """
 
 import os
-import signal
 import socket
 import sys
 import threading
@@ -15,21 +14,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, Self
 
 from klimb.errors import InputError, KlimbError, require
-from klimb.rows.blocks import BlockEngine, HeldBlock, TableBlock
+from klimb.rows.blocks import BlockEngine, HeldBlock
+from klimb.rows.workers import EngineError, Failure, applied, applied_there, first_line, serve
 
 TRIES = 3  # of a pass whose workers were lost
 GONE_AFTER = 30.0  # seconds without any worker, or without a scheduler
 LOOK_EVERY = 2.0  # seconds between looks at workers
 LOOPBACK = "127.0.0.1"
-
-
-class EngineError(InputError):
-    """An engine could not finish a pass."""
 
 
 def as_engine(engine: Any, address: str | None = None) -> BlockEngine | None:
@@ -71,29 +67,6 @@ def running(engine: BlockEngine | None) -> Iterator[BlockEngine | None]:
     finally:
         if isinstance(engine, Cluster):
             engine.close()
-
-
-@dataclass(frozen=True)
-class Failure:
-    """What a worker gives back instead of a result: engines wrap what is raised, each in its own way."""
-
-    error: KlimbError
-
-
-def applied(function: Callable[[Any], Any], block: Any) -> Any:
-    """What a worker does with a block, or with the table of one that it holds."""
-    try:
-        return function(block)
-    except KlimbError as error:
-        return Failure(error)
-    except Exception as error:
-        return Failure(EngineError("a pass without errors", f"{type(error).__name__}: {first_line(error)}",
-                                   "Run it without engine= to see where it comes from."))
-
-
-def applied_there(function: Callable[[Any], Any], data: Any) -> Any:
-    """The same for a table that the engine holds."""
-    return applied(function, TableBlock.of(data))
 
 
 class ExecutorEngine:
@@ -161,7 +134,11 @@ class Cluster(ABC):
 
 
 class Processes(Cluster):
-    """Processes of our own, started again where one is lost."""
+    """Processes of our own, started again where one is lost.
+
+    Each has a pipe of its own, and no lock is shared, so that one that is killed while it reads or writes is an end of
+    file, for which nobody waits; so is a driver that is killed, and its processes end.
+    """
 
     expected = f"processes that live through a pass, in {TRIES} tries"
     advice = "Memory may be short: use fewer processes."
@@ -169,24 +146,58 @@ class Processes(Cluster):
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
-        self._pool: Any = None
+        self._pool: dict[Any, Any] = {}  # processes by our end of their pipes
 
-    def answers(self, function: Callable[[Any], Any], blocks: Sequence[Any]) -> Iterable[Any]:
-        from concurrent.futures import ProcessPoolExecutor
+    def _started(self) -> list[Any]:
         from multiprocessing import get_context
 
-        if self._pool is None:
-            self._pool = ProcessPoolExecutor(self.workers, mp_context=get_context("spawn"), initializer=signal.signal,
-                                             initargs=(signal.SIGINT, signal.SIG_IGN))  # Ctrl-C is for the driver
-        return self._pool.map(partial(applied, function), blocks)  # type: ignore[no-any-return]
+        context = get_context("spawn")
+        while len(self._pool) < self.workers:
+            ours, theirs = context.Pipe()
+            process = context.Process(target=serve, args=(theirs,), daemon=True)
+            process.start()
+            theirs.close()
+            self._pool[ours] = process
+        return list(self._pool)
+
+    def answers(self, function: Callable[[Any], Any], blocks: Sequence[Any]) -> Iterable[Any]:
+        from multiprocessing.connection import wait
+
+        todo, found, done = iter(enumerate(blocks)), dict[int, Any](), 0
+        busy: dict[Any, int] = {}  # which block each works on
+
+        def give(pipe: Any) -> None:
+            for number, block in islice(todo, 1):
+                pipe.send((function, block))
+                busy[pipe] = number
+
+        try:
+            for pipe in self._started():
+                give(pipe)
+            while busy:
+                ready: list[Any] = wait(list(busy))
+                for pipe in ready:
+                    found[busy[pipe]] = pipe.recv()
+                    del busy[pipe]
+                    give(pipe)
+                while done in found:
+                    yield found.pop(done)
+                    done += 1
+        except (EOFError, OSError) as error:
+            raise ConnectionError("a process that ended before it answered") from error
+        finally:
+            if busy:  # what they still answer is not for the next pass
+                self.close()
 
     def alive(self) -> bool:
         return True
 
     def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
+        for pipe, process in self._pool.items():
+            pipe.close()
+            process.kill()
+            process.join(GONE_AFTER)
+        self._pool = {}
 
 
 class RayEngine(Cluster):
@@ -395,12 +406,6 @@ def _of_partitions(blocks: Sequence[HeldBlock], shared: Any) -> list[Any]:
     rows = blocks[0].data.mapInArrow(work, "number int, found binary").collect()
     found = {row["number"]: row["found"] for row in rows}
     return [pickle.loads(found[block.number]) for block in blocks]
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says, in one line."""
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:200]
-    return text or type(error).__name__
 
 
 def _imported(name: str, extra: str) -> Any:

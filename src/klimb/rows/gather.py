@@ -149,7 +149,7 @@ def _of_scan(scan: Scan, wanted: Wanted, weights: Array | None) -> Frame | RowTa
 
 def _all_rows(scan: Scan, wanted: Wanted) -> Frame | RowTable:
     """Rows as they are: in memory, or in blocks where they are many or an engine is there for them."""
-    table = None if scan.again else scan.blocks(wanted.names, wanted.engine)
+    table: Any = None if scan.again else scan.blocks(wanted.names, wanted.engine)  # in a file, then
     rows = scan.count() if table is None else table.n
     most = min(MOST_READ, wanted.memory / TAKEN)
     if not wanted.passes and rows <= MOST_ROWS and rows * len(wanted.names) <= most:
