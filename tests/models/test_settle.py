@@ -6,6 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from klimb.infer.problem import Problem
+from klimb.latents.kernel import KernelFactor
+from klimb.models.plain_steps import judged
+from klimb.models.predicted import Near
+from klimb.models.predicted import solved as solve_predicted
 from klimb.models.search import find_peak, under
 from klimb.models.settle import Settled, settled
 from klimb.models.solution import solve
@@ -63,7 +68,7 @@ def test_sites_and_scale_move_together_by_plain_steps_from_a_mode() -> None:
     np.testing.assert_allclose(q.v / exact.v, 1.0, atol=2e-3)
 
 
-def test_a_quarter_of_the_rows_begins_a_wide_fit_and_all_rows_end_it() -> None:
+def test_an_eighth_of_the_rows_begins_a_wide_fit_and_all_rows_end_it() -> None:
     rng = np.random.default_rng(5)
     X = rng.standard_normal((1100, 1200)) * (rng.random((1100, 1200)) < 0.02)
     y = X @ rng.standard_normal(1200) + rng.logistic(size=1100) > 0
@@ -109,3 +114,71 @@ def test_single_precision_on_the_way_leaves_the_answer_in_double() -> None:
     np.testing.assert_allclose(q.v, exact.v, rtol=2e-3)
     again = begun.model.latent.factor(q.gamma)
     np.testing.assert_allclose(q.v, again.variances(), rtol=1e-10)  # of its own sites, in double precision
+
+
+def wide_model(n: int, d: int, scale: float, seed: int) -> tuple[Any, Any]:
+    """Sparse columns in units that leave the weights a common scale, at the best of it."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d)) * (rng.random((n, d)) < 0.03)
+    fit = GLMClassifier(standardize=False).fit(X, scale * X @ rng.standard_normal(d) + rng.logistic(size=n) > 0).fit_
+    return fit.model, fit.observed
+
+
+def test_a_move_of_the_scale_that_went_too_far_is_halved() -> None:
+    model, data = wide_model(200, 600, 30.0, 0)
+    begun = settled(Settled(model.moved(model.at - 1.5)), data, 1e-2)
+    path = np.array(begun.path)
+    assert (path[1:] < np.maximum.accumulate(path)[:-1] - 1.0).any()  # it went too far
+    assert begun.model.at[0] == pytest.approx(model.at[0], abs=0.1)
+    assert path[-1] == pytest.approx(model.infer(data).bound + model.log_prior()[0], abs=0.1)
+
+
+@pytest.mark.parametrize("away", [-0.5, 0.5])
+def test_sites_and_scale_are_solved_for_with_predicted_variances(away: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From another scale few factorisations lead to the peak, most of them in single precision."""
+    model, data = wide_model(850, 900, 1.0, 1)
+    assert model.by_gram
+    made = list[bool]()
+    plain = KernelFactor.__init__
+
+    def counted(self: KernelFactor, K: Any, gamma: Any, *, single: bool = False) -> None:
+        made.append(single)
+        plain(self, K, gamma, single=single)
+
+    monkeypatch.setattr(KernelFactor, "__init__", counted)
+    begun = settled(Settled(replace(model.moved(model.at + away), loose=True)), data, 1e-6)
+    assert len(made) <= 8
+    assert made.count(False) <= 3
+    assert begun.result is not None
+    assert begun.result.converged
+    monkeypatch.undo()
+    strict = settled(Settled(model), data, 1e-10)
+    assert strict.result is not None
+    assert begun.model.at[0] == pytest.approx(strict.model.at[0], abs=1e-3)
+    q, exact = begun.result.posterior, strict.result.posterior
+    np.testing.assert_allclose((q.m - exact.m) / np.sqrt(exact.v), 0.0, atol=1e-3)
+    np.testing.assert_allclose(q.v, exact.v, rtol=2e-3)
+    heights = [one.model.infer(data, tol=1e-9).bound + one.model.log_prior()[0] for one in (begun, strict)]
+    assert heights[0] == pytest.approx(heights[1], abs=1e-6)
+
+
+def test_predicted_variances_are_those_of_factorisations_to_first_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the error of a solution for them falls with the square of the distance."""
+    monkeypatch.setattr("klimb.models.predicted.LEFT", 0.0)
+    model, data = wide_model(60, 90, 1.0, 2)
+    q = model.infer(data).posterior
+    problem = Problem(model.latent, model.site(data), data.y)
+    rng = np.random.default_rng(0)
+    factors = [np.exp(size * rng.standard_normal(len(q.a))) for size in (0.2, 0.02)]
+    errors = []
+    for factor in factors:
+        state = problem.at_sites(q.a + factor * q.gamma * q.m, factor * q.gamma)
+        found = judged(model, problem, state, lambda other, posterior: other.gradient(posterior, data)[0]
+                       + other.log_prior()[1][0])
+        near = Near.of(state)
+        assert near is not None
+        solved = solve_predicted(found, near, 1e-6)
+        assert solved is not None
+        moved = model.moved(solved[2])
+        errors.append(Problem(moved.latent, problem.site, data.y).at_sites(*solved[:2]).stationarity)
+    assert errors[1] <= 0.05 * errors[0]

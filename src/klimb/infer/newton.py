@@ -198,7 +198,7 @@ def _halves(factor: Factor, sd: Array, bends: npt.NDArray[np.bool_] | None) -> t
         return (lambda x: scale * factor.smooth(scale * x)), _among(squared, rows, n)
     if products is None and n > IN_CACHE:
         R = factor.correlations(sd)
-        return None if R is None else (partial(_symmetric, 1.0, R), _among(R * R, rows, n))
+        return None if R is None else (partial(symmetric_product, 1.0, R), _among(R * R, rows, n))
     if products is None:
         V = factor.covariance()
         if V is None:
@@ -212,18 +212,18 @@ def _halves(factor: Factor, sd: Array, bends: npt.NDArray[np.bool_] | None) -> t
 def _among(squared: npt.NDArray[np.float32], rows: npt.NDArray[np.intp], n: int) -> Product:
     """Half of R o R among some sites, the identity elsewhere."""
     if len(rows) == n:
-        return partial(_symmetric, 0.5, squared)
+        return partial(symmetric_product, 0.5, squared)
 
     def product(x: Array) -> Array:
         half = 0.5 * x
         if rows.size:
-            half[rows] = _symmetric(0.5, squared, x[rows])
+            half[rows] = symmetric_product(0.5, squared, x[rows])
         return half
 
     return product
 
 
-def _symmetric(scale: float, lower: npt.NDArray[np.float32], x: Array) -> Array:
+def symmetric_product(scale: float, lower: npt.NDArray[np.float32], x: Array) -> Array:
     """A product with the matrix of this lower triangle, in single precision."""
     from scipy.linalg.blas import ssymv
 

@@ -91,6 +91,10 @@ class KernelFactor(DenseFactor):
         self._uneven = bool((self._root < 1e-6 * largest).any())  # so far apart that one solve may not be enough
 
     def variances(self) -> Array:
+        return self._variances
+
+    @cached_property
+    def _variances(self) -> Array:
         rows = self._inverse.T  # C order: row i is column i of L^-1
         # 1 - (B^-1)_ii = gamma_i V_ii; it cancels where other sites all but know f_i
         explained = positive(1.0 - np.einsum("ij,ij->i", rows, rows), np.ones(len(rows)))

@@ -373,6 +373,7 @@ class PairedDesign(CsrDesign):
     def __init__(self, matrix: Any) -> None:
         super().__init__(matrix)
         self._order, self._pairs = _pair_products(matrix)
+        self._longest = float(np.asarray(abs(matrix).sum(axis=1)).max(initial=0.0))  # sum of sizes of a row
 
     def weighted_gram(self, gamma: Array) -> Array:
         D = self.shape[1]
@@ -389,8 +390,8 @@ class PairedDesign(CsrDesign):
         norms = np.empty(self.shape[0])
         norms[self._order] = self._pairs @ V.ravel()
         # A sum of products may cancel (wide priors on collinear columns): such rows are done again as |x'S|^2.
-        lost = np.flatnonzero(norms < CANCELLED * (abs(self.values) @ sd) ** 2)
-        if lost.size:
+        if norms.min(initial=np.inf) < CANCELLED * (self._longest * float(sd.max(initial=0.0))) ** 2:
+            lost = np.flatnonzero(norms < CANCELLED * (abs(self.values) @ sd) ** 2)
             norms[lost] = _row_norms(self.values[lost], root)
         return norms
 

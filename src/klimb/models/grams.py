@@ -87,6 +87,11 @@ class Grams:
         bend -= 2.0 * float(np.vdot(told, seen)) - 2.0 * float(np.square(seen @ xs.T).sum())
         return dm, dv, bend
 
+    def fixed_columns(self) -> list[Array] | None:
+        """The columns of terms without a scale, times prior sds, where they are few beside one term with a scale."""
+        scaled, rest = self._parts()
+        return list(self._columns(rest)) if self._one_scale(scaled, rest) else None
+
     def _parts(self) -> tuple[list[int], list[int]]:
         """The terms with a scale, and those without."""
         there = [number for number, prior in enumerate(self.priors) if prior is not None]

@@ -22,7 +22,7 @@ from klimb.models.components import Components
 from klimb.models.fit import Fit
 from klimb.models.linear import LinearModel
 from klimb.models.products import solve_by_products, too_large
-from klimb.models.settle import Settled, settle, settled
+from klimb.models.settle import FROM_MODE, Settled, settle, settled
 from klimb.models.solution import Solution, solve
 from klimb.numerics.arrays import Array
 from klimb.rows.distinct import Rows
@@ -35,9 +35,9 @@ BEHIND = 5.0  # nats by which a way to scale columns may be behind at first and 
 LEAST_NOISE = 1e-4  # of y's spread: less noise cannot be told from none
 ROUGH_TOL = 1e-3  # of the fits that compare ways to scale columns
 PART_TOL = 1e-2  # of fits to some of the rows, which say where those to all begin
-WARM_TOL = 2.0  # of their first fit, from which steps in sites and scale go on
-AHEAD = 0.3  # most that a doubling of the rows is expected to move the log scale
-SOME, LEAST_SOME = (4, 2), 250  # shares of rows that find the scale where all need N x N matrices, and the least number
+WARM_TOL = 2.0  # of the first fit of several classes from there, from which steps in sites and scale go on
+SOME, LEAST_SOME = 8, 250  # share of rows that find the scale where all need N x N matrices, and the least number
+ENOUGH_ROWS = 1000  # from which that is done
 
 Make = Callable[[int, Choices, float], Term]  # number of columns, priors, spread of f -> the term of all columns
 
@@ -97,18 +97,13 @@ def fit_matrix(given: MatrixData, ways: Sequence[Scaling], make: Make, priors: d
     if too_large(given.rows.X, given.likelihood.name, models[0].new_site()):
         models = [given.model(way.by_products(), make, priors) for way in ways]
     begun = [Settled(model) for model in models]
-    if models[0].settles and models[0].by_gram and given.rows.n >= SOME[0] * LEAST_SOME:
-        ahead = [0.0] * len(models)
-        for share in SOME:
-            data = given.data.take(slice(given.rows.n // share))
-            parts = [_of_first(model, given, data.n, alone=len(models) == 1) for model in models]
-            begun = [_from_part(one, parts, data) if one.n_fits else _from_unit_scale(part, data)
-                     for one, part in zip(begun, parts, strict=True)]
-            first = {id(one.model.inputs): float(one.model.at[0]) for one in begun}
-            begun = _best([settled(one, data, PART_TOL) for one in _best(begun, BEHIND / share)], BEHIND / share)
-            ahead = [float(one.model.at[0]) - first[id(one.model.inputs)] for one in begun]
-            models = [model for model in models if any(one.model.inputs is model.inputs for one in begun)]
-        begun = [_from_part(one, models, given.data, further) for one, further in zip(begun, ahead, strict=True)]
+    if models[0].settles and models[0].by_gram and given.rows.n >= ENOUGH_ROWS:
+        n, k = given.rows.n, max(given.rows.n // SOME, LEAST_SOME)
+        data = given.data.take(slice(k))
+        parts = [_of_first(model, given, data.n, alone=len(models) == 1) for model in models]
+        begun = _best([_from_unit_scale(part, data) for part in parts], BEHIND * k / n)
+        begun = _best([settled(one, data, PART_TOL) for one in begun], BEHIND * k / n)
+        begun = [_from_part(one, models, given.data) for one in begun]
     elif len(models) > 1:
         begun = _best([_from_unit_scale(model, given.data) for model in models], BEHIND)
     found = [solved(one, given.data, tol, max_iter) for one in begun]
@@ -127,11 +122,8 @@ def _of_first(model: LinearModel, given: MatrixData, k: int, *, alone: bool) -> 
     return replace(model, rows=model._placed(given.rows.X[:k]), kept=kept)
 
 
-def _from_part(part: Settled, models: Sequence[LinearModel], data: Observed, ahead: float = 0.0) -> Settled:
-    """Where all rows begin: at the scale that some found, with the sites that their posterior predicts.
-
-    Twice as many rows move the scale about as far as the last doubling did: so far ``ahead``, within limits.
-    """
+def _from_part(part: Settled, models: Sequence[LinearModel], data: Observed) -> Settled:
+    """Where all rows begin: at the scale that some found, with the sites that their posterior predicts."""
     model = next(one for one in models if one.inputs is part.model.inputs)
     q: Any = part.posterior
     assert part.before is not None
@@ -141,14 +133,13 @@ def _from_part(part: Settled, models: Sequence[LinearModel], data: Observed, ahe
     m, v = (np.concatenate(values) for values in zip(*found, strict=True))
     site, k = model.site(data), len(q.a)
     if site.separable:  # marginals of rows that were not seen are what their own sites meet
-        slope, gamma = local_sites(Problem(latent, site, data.y), m, v, replace(q, m=m, v=v))
+        slope, gamma = local_sites(Problem(latent, site.rough(), data.y), m, v, replace(q, m=m, v=v))
         slope[:k], gamma[:k] = q.a + q.gamma * q.m, q.gamma
     else:
         slope, gamma = sites_at(site, data.y, m, v)
     start = start_at(latent, slope, gamma)
-    at = np.clip(part.model.at + np.clip(ahead, -AHEAD, AHEAD), model.theta.lower, model.theta.upper)
-    here = here if here.at[0] == at[0] else model.moved(at)
-    return Settled(here, start, curvature=None if part.curvature is None else 1.5 * part.curvature, tol=WARM_TOL)
+    tol = FROM_MODE if site.separable else WARM_TOL
+    return Settled(here, start, curvature=part.curvature, tol=tol)
 
 
 def solved(begun: Settled, data: Observed, tol: float, max_iter: int) -> Solution:

@@ -63,7 +63,7 @@ def plain_steps(model: Any, data: Observed, problem: Problem, state: State, slop
     """
     if state.stationarity > NEAR:
         return None
-    last, share, found = list[Trace](), 1.0, _judged(model, problem, state, slope_of)
+    last, share, found = list[Trace](), 1.0, judged(model, problem, state, slope_of)
     coarse = small[1] >= ROUGH
     for _ in range(MOST):
         state = found.state
@@ -127,7 +127,7 @@ def _ahead(before: Joint, data: Observed, last: list[Trace], share: float, slope
     moved = in_single(moved, moved.loose and (coarse or state.stationarity > LAST_SINGLE))
     problem = Problem(moved.latent, before.problem.site, data.y)
     try:
-        found = _judged(moved, problem, problem.at_sites(target[:n], gamma), slope_of)
+        found = judged(moved, problem, problem.at_sites(target[:n], gamma), slope_of)
     except NotPositiveDefiniteError:
         return None
     return found if found.height >= before.height - state.noise else None
@@ -137,10 +137,11 @@ def _exactly(found: Joint, data: Observed, slope_of: Slope) -> Joint:
     """The state with the same sites in double precision."""
     model, state = in_single(found.model, False), found.state
     problem = Problem(model.latent, found.problem.site, data.y)
-    return _judged(model, problem, problem.at_sites(state.a + state.gamma * state.m, state.gamma), slope_of)
+    return judged(model, problem, problem.at_sites(state.a + state.gamma * state.m, state.gamma), slope_of)
 
 
-def _judged(model: Any, problem: Problem, state: State, slope_of: Slope) -> Joint:
+def judged(model: Any, problem: Problem, state: State, slope_of: Slope) -> Joint:
+    """A state with what is left there."""
     slope = slope_of(model, problem.posterior(state))
     bend = 2.0 * max(float(state.gamma @ (state.v - problem.latent.slack)), 1.0)
     return Joint(model, problem, state, slope, bend, 0.5 * slope**2 / bend, state.objective + model.log_prior()[0])

@@ -23,9 +23,11 @@ from klimb.latents.base import Posterior
 from klimb.likelihoods import Observed
 from klimb.models.model import Listen, Progress
 from klimb.models.plain_steps import ROUGH, in_single, mode_sites, plain_steps
+from klimb.models.predicted import predicted_steps
 from klimb.models.search import under
 from klimb.models.sites_near import SitesNear
 from klimb.numerics.arrays import Array
+from klimb.sites.base import Site
 
 LOOSE, CLOSER = 1.0, 2e-3  # tolerances of the first fit, and of those that follow, at most
 SHARE = 0.1  # of the gain that the last move promised, as the tolerance of the next fit
@@ -46,6 +48,7 @@ COMBINED = 4  # such steps that the next one combines
 REACH = 0.5, 0.2  # of a step in sites and scale: the scale's share, and the residual after it
 LAST_SINGLE = 5e-2  # residual up to which the next of such steps, which is next to the end, is in double precision
 PROMISED = 0.3  # nats that another move must promise, over the tolerance
+FEWEST = 800  # rows from which a factorisation costs more than products with predicted variances
 SEARCH_TOL = 1e-3  # of the gradient in theta of a search from there, which has little to do
 
 
@@ -108,12 +111,19 @@ def settle(begun: Settled, data: Observed, least: float = CLOSER) -> Settled:
 
 def settled(begun: Settled, data: Observed, tol: float, listen: Listen | None = None) -> Settled:
     """Until a fit to ``tol`` promises nothing, the listener has enough, or a search should see to what remains."""
+    best, halved = begun, False
     while begun.result is None and begun.n_fits < MOST:
         begun = settle(begun, data, tol)
         if listen is not None and listen(Progress("hyperparameters", begun.n_fits, 0, begun.path[-1])) is False:
             break
         if (begun.objective if begun.joint else begun.path[-1]) < max(begun.path) - FALLEN:
-            break
+            if halved or best.before is None or begun.before is None:
+                break
+            middle, halved = 0.5 * (best.before[0] + begun.before[0]), True  # of a step farther than slopes can tell
+            begun = replace(begun, model=begun.model.moved(np.array([middle])), posterior=best.posterior,
+                            joint=False)
+        elif begun.path[-1] == max(begun.path):
+            best = begun
     begun.model.kept.pop("single", None)
     return replace(begun, model=in_single(begun.model, False))
 
@@ -128,11 +138,15 @@ def _jointly(model: Any, data: Observed, q: Posterior, least: float) -> Settled 
     if getattr(model, "passes", None) is not None:
         return None
     state, enough = problem.state(q.a, q.m, q.factorised()), max(ENOUGH, PROMISED * least)
-    if _by_plain_steps(model, problem):
-        end = plain_steps(model, data, problem, state, partial(_slope, data), enough, (SITES * least, least))
-        return None if end is None else Settled(
-            end.model, end.problem.posterior(end.state), end.height, np.array([end.bend]), 0,
-            (float(end.model.at[0]), end.slope), SITES * least if end.done else CLOSER, joint=True)
+    plain, predicted = _by_plain_steps(model, problem), _by_predictions(model, site)
+    if plain or predicted:
+        steps = plain_steps if plain else predicted_steps
+        end = steps(model, data, problem, state, partial(_slope, data), enough, (SITES * least, least))
+        if end is not None:
+            return Settled(end.model, end.problem.posterior(end.state), end.height, np.array([end.bend]), 0,
+                           (float(end.model.at[0]), end.slope), SITES * least if end.done else CLOSER, joint=True)
+        if plain:
+            return None
     answer, height = _Answer.of(model, data, problem, state), state.objective + model.log_prior()[0]
     last = list[tuple[Array, Array, float, Array]]()  # where steps went, and the steps
     for _ in range(MOST if answer is not None else 0):
@@ -183,6 +197,12 @@ def _jointly(model: Any, data: Observed, q: Posterior, least: float) -> Settled 
 def _by_plain_steps(model: Any, problem: Problem) -> bool:
     """Whether those are cheaper than Newton directions, and rows are at hand."""
     return getattr(model, "passes", None) is None and not np.isfinite(patience(problem))
+
+
+def _by_predictions(model: Any, site: Site) -> bool:
+    """Whether N x N matrices of one latent value for each row are at hand."""
+    simple = model.latent.n_sites >= FEWEST and site.separable and site.log_concave and site.uses_variance
+    return simple and model.by_gram and model._grams.fixed_columns() is not None
 
 
 @dataclass(frozen=True, eq=False)
