@@ -70,7 +70,7 @@ class Natural(Step):
         helped = self.newton and problem.site.uses_variance
         mixer = Mixer(self.memory)
         pace = _Pace(state, patience(problem), _price(problem)) if helped else _Pace(state, float("inf"), 0.0)
-        if problem.start is not None and (state.stationarity < NEAR or (helped and problem.site.separable)):
+        if problem.warm and (state.stationarity < NEAR or (helped and problem.site.separable)):
             pace.begin_near()
         while not (pace.stalled or pace.exhausted):
             if self.memory > 1:
@@ -167,7 +167,7 @@ def patience(problem: Problem) -> float:
     if latent.n_weights >= latent.n_sites:
         return 0
     if not problem.site.separable:
-        return COUPLED_AFTER if problem.start is None else 0
+        return 0 if problem.warm else COUPLED_AFTER
     return RESCUE_AFTER if latent.n_sites <= RESCUE_SITES * latent.n_outputs else float("inf")
 
 

@@ -188,7 +188,7 @@ class Mixed(LevelLatent):
         if before is not None and np.array_equal(before.prior.mean, self.prior.mean):
             self.mean = before.mean
         else:
-            self.mean = X @ self.prior.mean if self.prior.mean.any() else np.zeros(self.n_sites)
+            self.mean = X @ self.prior.mean if self.prior.mean.any() else np.broadcast_to(0.0, self.n_sites)
 
     def with_prior(self, mean: Any, cov: Any, group_cov: Any, *, X: Array | None = None, slack: Array | None = None,
                    rows: Any = None) -> Mixed:
