@@ -9,7 +9,7 @@ import numpy as np
 
 from klimb.errors import InputError, NotPositiveDefiniteError, require
 from klimb.latents.base import Factor, Latent, Posterior, as_latent
-from klimb.numerics.arrays import Array, finite_sum, pieces, slices
+from klimb.numerics.arrays import Array, finite_sum, slices
 from klimb.numerics.dense import shares, together
 from klimb.sites.base import Expectation, Site
 
@@ -128,19 +128,7 @@ class Problem:
 
     def oracle(self, m: Array, v: Array) -> Expectation:
         self.n_oracle += 1
-        n = len(self.y)
-        if not self.site.separable or n <= BLOCK:
-            return self.site.oracle(self.y, m, v)
-        found = Expectation(np.empty(n), np.empty(n), np.empty(n))
-
-        def fill(share: slice) -> None:
-            for first in range(share.start, share.stop, BLOCK):
-                rows = slice(first, min(first + BLOCK, share.stop))
-                e = self.site.rows(rows).oracle(self.y[rows], m[rows], v[rows])
-                found.value[rows], found.alpha[rows], found.gamma[rows] = e.value, e.alpha, e.gamma
-
-        together([partial(fill, share) for share in shares(n, SITE_WORK)])
-        return found
+        return expectations(self.site, self.y, m, v)
 
     def state(self, a: Array, m: Array, factor: Factor) -> State:
         """The state of q = (a, factor.gamma), whose mean ``m`` = mu + K a the caller has at hand."""
@@ -149,16 +137,15 @@ class Problem:
         v = spread + latent.slack if np.any(latent.slack) else spread
         if not (finite_sum(m) and finite_sum(v)):
             raise NotPositiveDefiniteError("the marginals are not finite")
-        e = self.oracle(m, v)
-        blocks, n = list(slices(len(m), BLOCK)), len(e.value)
+        self.n_oracle += 1
+        e, blocks = expectations(self.site, self.y, m, v, sums=True), list(slices(len(m), BLOCK))
         with np.errstate(over="ignore"):  # a hopeless proposal may be worse than float64 can say
-            total = float(e.value.sum()) + self.constant
-            size = sum(float(np.abs(part).sum()) for part in pieces(e.value, BLOCK))
-            e = e._replace(value=np.zeros(0))  # a vector of all sites that nobody asks for again
+            total, size = map(float, e.value.sum(axis=0))
+            total += self.constant
             # K a is a sum that may cancel, and a is known to about gamma times the rounding of m.
             loose = latent.cancelled(a) + sum(float(np.abs(factor.gamma[rows]) @ (m[rows] - latent.mean[rows]) ** 2)
                                               for rows in blocks)
-        mean_term = float(a @ (m - latent.mean))
+        mean_term = sum(float(a[rows] @ (m[rows] - latent.mean[rows])) for rows in blocks)
         variance_term = float(factor.gamma @ spread)
         kl = 0.5 * (mean_term - variance_term + factor.logdet) - latent.log_evidence
         if self.site.uses_variance:
@@ -170,7 +157,7 @@ class Problem:
         noise = ROUNDING * sum(abs(term) for term in terms) + np.finfo(float).eps * loose
         noise += 0.5 * (factor.log_det_error + factor.log_det_rounding)
         coupled = None if self.site.separable else latent
-        noise += 0.0 if coupled is None else QUADRATURE * n
+        noise += 0.0 if coupled is None else QUADRATURE * len(self.y)
         stationarity = max(_stationarity(a[rows], factor.gamma[rows], v[rows], e.alpha[rows], e.gamma[rows])
                            for rows in blocks)
         return State(a, factor, m, v, e, kl, bound, objective, noise, stationarity, coupled,
@@ -210,6 +197,29 @@ class Problem:
     def posterior(self, state: State, *, spread: bool = True) -> Posterior:
         v = state.v if spread else np.zeros_like(state.v)
         return Posterior(self.latent, state.a, state.gamma, state.m, v, state.kl, spread, state.factor)
+
+
+def expectations(site: Site, y: Array, m: Array, v: Array, *, sums: bool = False) -> Expectation:
+    """What the oracle says of many sites, block by block; in place of values, sums of them and of their sizes."""
+    n, blocks = len(y), list(slices(len(y), BLOCK))
+    if not site.separable or n <= BLOCK:
+        e = site.oracle(y, m, v)
+        return e._replace(value=_sums(e.value)[None]) if sums else e
+    found = Expectation(np.empty((len(blocks), 2) if sums else n), np.empty(n), np.empty(n))
+
+    def fill(share: slice) -> None:
+        for number, rows in enumerate(blocks[share], share.start):
+            e = site.rows(rows).oracle(y[rows], m[rows], v[rows])
+            found.alpha[rows], found.gamma[rows] = e.alpha, e.gamma
+            found.value[number if sums else rows] = _sums(e.value) if sums else e.value
+
+    together([partial(fill, share) for share in shares(len(blocks), SITE_WORK * BLOCK)])
+    return found
+
+
+def _sums(values: Array) -> Array:
+    with np.errstate(over="ignore"):  # a hopeless proposal may be worse than float64 can say
+        return np.array([values.sum(), np.abs(values).sum()])
 
 
 def _stationarity(a: Array, gamma: Array, v: Array, e_alpha: Array, e_gamma: Array) -> float:

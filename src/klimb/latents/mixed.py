@@ -188,7 +188,8 @@ class Mixed(LevelLatent):
         if before is not None and np.array_equal(before.prior.mean, self.prior.mean):
             self.mean = before.mean
         else:
-            self.mean = X @ self.prior.mean if self.prior.mean.any() else np.broadcast_to(0.0, self.n_sites)
+            mean = X @ self.prior.mean
+            self.mean = np.broadcast_to(mean[0], len(X)) if (mean == mean[0]).all() else mean
 
     def with_prior(self, mean: Any, cov: Any, group_cov: Any, *, X: Array | None = None, slack: Array | None = None,
                    rows: Any = None) -> Mixed:
