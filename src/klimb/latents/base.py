@@ -117,6 +117,10 @@ class Factor(ABC):
         """Standard errors of ``variances()``; zeros where they are computed."""
         return np.zeros_like(self.gamma)
 
+    def release(self) -> None:
+        """Let go of what can be made again from gamma, and is when it is asked for; here of nothing."""
+        return
+
     def blocks(self) -> tuple[Factor, ...]:
         """The factors of equally large, independent blocks of sites, where the posterior has such."""
         return (self,)

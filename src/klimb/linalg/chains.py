@@ -13,9 +13,10 @@ here divides by the covariance C_k of e_k: zero noise (equal times) is ordinary,
 variance of the states (dense sampling), where working with the precision of the chain, C^-1, would lose every digit.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple, Self
+from functools import cached_property, partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from klimb.errors import NotPositiveDefiniteError
 from klimb.numerics.arrays import Array, slices
 from klimb.numerics.lazy import lapack
 
+AT_ONCE = 16_384  # states whose matrices are worked on together
 TIMES = 4096  # states whose bands are made at a time
 LONG = 20_000  # states from which products with the squares of V, which Newton directions are made of, are rough
 
@@ -217,23 +219,28 @@ class Bidiagonal:
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """Transitions, noise (both (s, s, n)) and a root of the noise: root root' = noise."""
+    """Transitions and noise, both (s, s, n); a root of the noise, root root' = noise, is made when it is asked for."""
 
     transition: Array
     noise: Array
-    root: Array
+    made: Callable[[slice], Array] | None = None  # what makes the root of some states, if it is not the triangular one
 
-    @classmethod
-    def of(cls, transition: Array, noise: Array) -> Self:
-        return cls(transition, noise, semidefinite_root(noise))
+    @property
+    def root(self) -> Array:
+        """Of all states."""
+        return self.root_of(slice(None))
+
+    def root_of(self, block: slice) -> Array:
+        """Of some."""
+        return semidefinite_root(self.noise[..., block]) if self.made is None else self.made(block)
 
     @cached_property
     def _recursion(self) -> Bidiagonal:
         return Bidiagonal(self.transition)
 
-    def costates(self, pull: Array) -> Array:
+    def costates(self, pull: Array, *, reuse: bool = False) -> Array:
         """r_k = pull_k + A_{k+1}' r_{k+1} for pulls of shape (n, s) or (n, s, columns): what all later ones say."""
-        return self._recursion.solve(pull, transpose=True)
+        return self._recursion.solve(pull, transpose=True, reuse=reuse)
 
     def run(self, push: Array) -> Array:
         """x_k = A_k x_{k-1} + push_k for pushes of shape (n, s) or (n, s, columns)."""
@@ -243,10 +250,20 @@ class Chain:
         """The means x = D^-1 C r that belong to costates r."""
         return self._recursion.solve(np.einsum("ijn,nj...->ni...", self.noise, costates), reuse=True)
 
-    @cached_property
-    def covariances(self) -> Array:
-        """The marginal covariance of every state."""
-        return marginal_covariances(self.transition, self.noise)
+    def covariances(self) -> Iterator[tuple[slice, Array]]:
+        """The marginal covariances of some states after the other."""
+        A, C = self.transition, self.noise
+        last = np.zeros((*C.shape[:2], 1))
+        for block in slices(C.shape[2], AT_ONCE):
+            own = C[..., block].copy()
+            own[..., :1] += congruence(A[..., block.start : block.start + 1], last)
+            P = marginal_covariances(A[..., block], own)
+            yield block, P
+            last = P[..., -1:]
+
+    def seen(self) -> Array:
+        """Covariances of f, the first entry of every state, with the state: (s, n)."""
+        return np.concatenate([P[0] for _, P in self.covariances()], axis=1)
 
 
 class SquaredCovariance:
@@ -266,8 +283,8 @@ class SquaredCovariance:
             own = A[..., block]
             lifted[..., block] = own[i, rows] * own[j, columns] + twice * own[i, columns] * own[j, rows]
         self._recursion = Bidiagonal(lifted)
-        p = chain.covariances[0]
-        self._lifted = (p[rows] * p[columns]).T.astype(kind, copy=False)
+        p = chain.seen()
+        self._lifted: Array = (p[rows] * p[columns]).T.astype(kind, copy=False)
 
     def times(self, b: Array) -> Array:
         """(V o V) b, in the order of time."""
@@ -290,10 +307,9 @@ class Conditioned:
     B: Array
     logdet: float
 
-    @cached_property
-    def through(self) -> Array:
+    def through(self, block: slice) -> Array:
         """N_k = (B_k^-1 + C_k)^-1 with C of the chain before, so that its transitions change by -C N A."""
-        return seen_through(self.B, self.after.noise)
+        return seen_through(self.B[..., block], self.after.noise[..., block])
 
 
 def condition(chain: Chain, gamma: Array) -> Conditioned:
@@ -302,13 +318,24 @@ def condition(chain: Chain, gamma: Array) -> Conditioned:
     Negative ones raise `NotPositiveDefiniteError` where the result is improper. Only with one sign does a pivot tell:
     leaving out some of the later sites must not make what remains less proper.
     """
-    sites = np.zeros_like(chain.noise)
-    sites[0, 0] = gamma
-    B = information(chain.transition[..., 1:], chain.noise[..., 1:], sites[..., :-1], sites[..., -1])
-    found = absorb(chain.root, B)
-    transition = chain.transition - product(found.covariance, product(B, chain.transition))
-    after = Chain(transition, found.covariance, found.root.transpose(1, 0, 2))
-    return Conditioned(chain, after, B, float(found.log_det.sum()))
+    A, C = chain.transition, chain.noise
+    s, _, n = C.shape
+    B, transition, noise, logdet = np.zeros(C.shape), np.empty(C.shape), np.empty(C.shape), 0.0
+    B[0, 0] = gamma  # what each site says alone; from the last block on, with what all later ones say
+    for block in reversed(list(slices(n - 1, AT_ONCE))):
+        steps = slice(block.start + 1, block.stop + 1)
+        B[..., block] = information(A[..., steps], C[..., steps], B[..., block], B[..., block.stop])[..., :-1]
+    for block in slices(n, AT_ONCE):
+        found = absorb(chain.root_of(block), B[..., block])
+        transition[..., block] = A[..., block] - product(found.covariance, product(B[..., block], A[..., block]))
+        noise[..., block] = found.covariance
+        logdet += float(found.log_det.sum())
+    return Conditioned(chain, Chain(transition, noise, partial(_root_given, chain, B)), B, logdet)
+
+
+def _root_given(chain: Chain, B: Array, block: slice) -> Array:
+    """Of the noise of some states after that information."""
+    return np.asarray(absorb(chain.root_of(block), B[..., block]).root.transpose(1, 0, 2))
 
 
 def inserted(first: Chain, second: Chain, B: Array) -> tuple[Chain, Chain]:
@@ -318,10 +345,14 @@ def inserted(first: Chain, second: Chain, B: Array) -> tuple[Chain, Chain]:
     middle = absorb(first.root, seen)
     return (
         Chain(first.transition - product(middle.covariance, product(seen, first.transition)),
-              middle.covariance, middle.root.transpose(1, 0, 2)),
+              middle.covariance, partial(_part_of, middle.root.transpose(1, 0, 2))),
         Chain(second.transition - product(last.covariance, product(B, second.transition)),
-              last.covariance, last.root.transpose(1, 0, 2)),
+              last.covariance, partial(_part_of, last.root.transpose(1, 0, 2))),
     )
+
+
+def _part_of(matrices: Array, block: slice) -> Array:
+    return matrices[..., block]
 
 
 def pushed(step: Chain, covariance: Array) -> Array:

@@ -172,7 +172,11 @@ class Evaluator:
         if found.exact is not None:
             return found.exact.gradient
         assert found.result is not None
-        return np.asarray(found.model.gradient(found.result.posterior, self.data) + found.model.log_prior()[1])
+        q = found.result.posterior
+        slopes = found.model.gradient(q, self.data) + found.model.log_prior()[1]
+        if q.factor is not None:
+            q.factor.release()
+        return np.asarray(slopes)
 
     def tell(self, what: str, done: int, total: int, bound: float) -> None:
         """Let the listener know; False from it stops the work."""
