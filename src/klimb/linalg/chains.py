@@ -128,31 +128,33 @@ def seen_through(B: Array, covariance: Array) -> Array:
     return symmetric(B - congruence_t(B, covariance))
 
 
-def information(A: Array, C: Array, J: Array, end: Array) -> Array:
-    """B_k = J_k + A_k' (B_{k+1}^-1 + C_k)^-1 A_k for k = n-1, ..., 0 with B_n = ``end``: all of B_0, ..., B_n.
+def information(A: Array, C: Array, B: Array) -> None:
+    """B_k = J_k + A_k' (B_{k+1}^-1 + C_k)^-1 A_k for k = n-1, ..., 0 in the place of J_0, ..., J_{n-1}, before B_n.
 
     Two neighbouring steps are one step of the same form, so half of the entries follow from a recursion of half the
     length, and the others from those. All J must have the same sign; negative ones raise `NotPositiveDefiniteError`
     where the chain would become improper.
     """
     n = A.shape[2]
-    out = np.empty((*A.shape[:2], n + 1))
-    out[..., n] = end
-    if n == 0:
-        return out
-    left, right = slice(0, n - 1, 2), slice(1, n, 2)
-    steps = slice(0, 1)
-    if n > 1:
-        halved = _joined(A[..., left], C[..., left], J[..., left], A[..., right], C[..., right], J[..., right])
-        if n % 2:
-            halved = ChainStep(*(np.concatenate([a, b[..., -1:]], axis=2)
-                                 for a, b in zip(halved, (A, C, J), strict=True)))
-        out[..., : n + 1 : 2] = information(*halved, end)[..., : n // 2 + 1]
-        steps = right
-    following = out[..., slice(steps.start + 1, steps.stop + 1, steps.step)]
-    within = absorb(semidefinite_root(C[..., steps]), following).covariance
-    out[..., steps] = J[..., steps] + congruence_t(A[..., steps], seen_through(following, within))
-    return out
+    pairs, alone = n // 2, n % 2
+    if pairs:
+        size = pairs + alone
+        halved = ChainStep(*(np.empty((*A.shape[:2], length)) for length in (size, size, size + 1)))
+        for block in slices(pairs, AT_ONCE):
+            left, right = (slice(2 * block.start + k, 2 * block.stop, 2) for k in (0, 1))
+            joined = _joined(A[..., left], C[..., left], B[..., left], A[..., right], C[..., right], B[..., right])
+            for own, part in zip(halved, joined, strict=True):
+                own[..., block] = part
+        for own, whole in zip(halved, (A, C, B[..., :n]), strict=True):
+            own[..., pairs:size] = whole[..., n - alone :]
+        halved.J[..., size] = B[..., n]
+        information(*halved)
+        B[..., : n + 1 : 2] = halved.J[..., : pairs + 1]
+    first = min(pairs, 1)
+    for block in slices(n // 2 if pairs else n, AT_ONCE):
+        steps, after = (slice(2 * block.start + k, 2 * block.stop + k - 1, 2) for k in (first, first + 1))
+        within = absorb(semidefinite_root(C[..., steps]), B[..., after]).covariance
+        B[..., steps] += congruence_t(A[..., steps], seen_through(B[..., after], within))
 
 
 def _joined(A1: Array, C1: Array, J1: Array, A2: Array, C2: Array, J2: Array) -> ChainStep:
@@ -321,10 +323,8 @@ def condition(chain: Chain, gamma: Array) -> Conditioned:
     A, C = chain.transition, chain.noise
     s, _, n = C.shape
     B, transition, noise, logdet = np.zeros(C.shape), np.empty(C.shape), np.empty(C.shape), 0.0
-    B[0, 0] = gamma  # what each site says alone; from the last block on, with what all later ones say
-    for block in reversed(list(slices(n - 1, AT_ONCE))):
-        steps = slice(block.start + 1, block.stop + 1)
-        B[..., block] = information(A[..., steps], C[..., steps], B[..., block], B[..., block.stop])[..., :-1]
+    B[0, 0] = gamma
+    information(A[..., 1:], C[..., 1:], B)
     for block in slices(n, AT_ONCE):
         found = absorb(chain.root_of(block), B[..., block])
         transition[..., block] = A[..., block] - product(found.covariance, product(B[..., block], A[..., block]))
