@@ -147,8 +147,10 @@ class MaternSum:
         ``d_noise`` and ``d_transition`` are those in noise and transition of the steps over these gaps.
         """
         out = np.empty((len(self.parts), 2))
-        noises = self._split(np.einsum("ji,jkn,kl->iln", self.mix, d_noise, self.mix))
-        transitions = self._split(np.einsum("ji,jkn,lk->iln", self.mix, d_transition, self.unmix))
+        if len(self.parts) > 1:
+            d_noise = np.einsum("ji,jkn,kl->iln", self.mix, d_noise, self.mix)
+            d_transition = np.einsum("ji,jkn,lk->iln", self.mix, d_transition, self.unmix)
+        noises, transitions = self._split(d_noise), self._split(d_transition)
         for one, g_noise, g_transition in zip(self.parts, noises, transitions, strict=True):
             x = _unitless(one, gaps)
             dA, dC = derivatives(one.size, x)
