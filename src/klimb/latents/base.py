@@ -339,7 +339,12 @@ def mean_at(mean: Any, shape: tuple[int, ...], name: str) -> Array:
     array = as_float(mean, name)
     if array.ndim != 0 and array.shape != shape:
         raise InputError(f"{name} must be a number or have shape {shape}", f"shape {array.shape}", "Pass one each.")
-    return np.broadcast_to(array, shape)
+    return np.broadcast_to(one_value(array), shape)
+
+
+def one_value(values: Array) -> Array:
+    """The first of values that are all equal, else all of them."""
+    return values[:1] if values.ndim == 1 and values.size and (values == values[:1]).all() else values
 
 
 def checked_outputs(n_outputs: int, n_sites: int) -> int:

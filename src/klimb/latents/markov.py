@@ -128,8 +128,9 @@ class Markov(Latent):
         self.dense_size = self._process.states
         self.mean = mean_at(mean, (self.n_sites,), "mean")
         self.slack = np.broadcast_to(0.0, self.n_sites)
-        self.order = np.argsort(self.times, kind="stable")
-        self._sorted = self.times if (np.diff(self.times) >= 0.0).all() else self.times[self.order]
+        in_order = bool((np.diff(self.times) >= 0.0).all())
+        self.order: Any = slice(None) if in_order else np.argsort(self.times, kind="stable")
+        self._sorted = self.times[self.order]
         self.chain = self._process.chain(self._gaps(slice(0, self.n_sites)))
 
     # -- between sites in the order they came and states in the order of time

@@ -286,18 +286,19 @@ class SquaredCovariance:
             lifted[..., block] = own[i, rows] * own[j, columns] + twice * own[i, columns] * own[j, rows]
         self._recursion = Bidiagonal(lifted)
         p = chain.seen()
-        self._lifted: Array = (p[rows] * p[columns]).T.astype(kind, copy=False)
+        self._lifted: Array = np.ascontiguousarray((p[rows] * p[columns]).T, dtype=kind)
 
     def times(self, b: Array) -> Array:
         """(V o V) b, in the order of time."""
-        later = np.zeros(self._lifted.shape)
-        later[:, 0] = b
+        own = b.astype(self._lifted.dtype, copy=False)
+        later = np.zeros_like(self._lifted)
+        later[:, 0] = own
         ahead = self._recursion.solve(later, transpose=True, reuse=True)
-        ahead[:, 0] -= b  # sites after this one
+        ahead[:, 0] -= own  # sites after this one
         total = np.einsum("ni,ni->n", self._lifted, ahead)
         del later, ahead
-        total += self._recursion.solve(self._lifted * b[:, None], reuse=True)[:, 0]  # this one and those before it
-        return np.asarray(total)
+        total += self._recursion.solve(self._lifted * own[:, None], reuse=True)[:, 0]  # this one and those before it
+        return np.asarray(total, dtype=b.dtype)
 
 
 @dataclass(frozen=True, eq=False)
