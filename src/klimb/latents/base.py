@@ -343,8 +343,8 @@ def mean_at(mean: Any, shape: tuple[int, ...], name: str) -> Array:
 
 
 def one_value(values: Array) -> Array:
-    """The first of values that are all equal, else all of them."""
-    return values[:1] if values.ndim == 1 and values.size and (values == values[:1]).all() else values
+    """A copy of the first of values that are all equal, else all of them."""
+    return values[:1].copy() if values.ndim == 1 and values.size and (values == values[:1]).all() else values
 
 
 def checked_outputs(n_outputs: int, n_sites: int) -> int:

@@ -274,10 +274,11 @@ class Markov(Latent):
         chain, factor = self.chain, factor_of(posterior, MarkovFactor)
         r = chain.costates(self.pull(posterior.a), reuse=True)
         x = chain.driven(r)
-        total, last_x, last_P = np.zeros((len(self.variance), 2)), np.zeros((1, self.dense_size)), None
+        s, total = self.dense_size, np.zeros((len(self.variance), 2))
+        last_x, last_P = np.zeros((1, s)), np.zeros((s, s, 1))
         for block, own in factor.chain.covariances():
             A, N = chain.transition[..., block], _seen_in_all(factor, block)
-            before = np.concatenate([np.zeros((*own.shape[:2], 1)) if last_P is None else last_P, own[..., :-1]], axis=2)
+            before = np.concatenate([last_P, own[..., :-1]], axis=2)
             r_k, x_k = r[block].T, np.concatenate([last_x, x[block][:-1]]).T
             d_noise = 0.5 * (r_k[:, None] * r_k - N + chains.congruence(N, chains.congruence(A, before)))
             d_transition = r_k[:, None] * x_k - chains.product(N, chains.product(A, before))

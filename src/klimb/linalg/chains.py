@@ -322,7 +322,7 @@ def condition(chain: Chain, gamma: Array) -> Conditioned:
     leaving out some of the later sites must not make what remains less proper.
     """
     A, C = chain.transition, chain.noise
-    s, _, n = C.shape
+    n = C.shape[2]
     B, transition, noise, logdet = np.zeros(C.shape), np.empty(C.shape), np.empty(C.shape), 0.0
     B[0, 0] = gamma
     information(A[..., 1:], C[..., 1:], B)

@@ -154,8 +154,7 @@ class LinearModel(Model):
     @property
     def _dense_width(self) -> int:
         """How many dense columns there are; at least one, which holds the place where there are none."""
-        apart = (self.coded, *self.sparse)
-        return max(sum(term.size for number, term in enumerate(self.terms) if number not in apart), 1)
+        return max(sum(term.size for k, term in enumerate(self.terms) if k not in (self.coded, *self.sparse)), 1)
 
     @property
     def width(self) -> int:

@@ -18,7 +18,6 @@ from klimb.infer.natural import patience, within_reach
 from klimb.infer.newton import Linearised, anderson_weights
 from klimb.infer.problem import Problem, State
 from klimb.infer.result import Result
-from klimb.infer.start import start_at
 from klimb.latents.base import Posterior
 from klimb.likelihoods import Observed
 from klimb.models.model import Listen, Progress
