@@ -23,8 +23,9 @@ def test_affine_sites_are_foretold_exactly() -> None:
     known = remembered(np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [0.5, 0.2]]))
     found = known.at(np.array([0.7, 0.4]))
     assert found is not None
-    np.testing.assert_allclose(found[0], np.array([1.0, 2.0, 3.0]) + 0.7, rtol=1e-6)
-    np.testing.assert_allclose(found[1], 5.0 + 0.3 * 0.4, rtol=1e-6)  # kept in single precision
+    start = found()
+    np.testing.assert_allclose(start.a, np.array([1.0, 2.0, 3.0]) + 0.7, rtol=1e-6)
+    np.testing.assert_allclose(start.gamma, 5.0 + 0.3 * 0.4, rtol=1e-6)  # kept in single precision
 
 
 def test_quadratic_sites_are_foretold_exactly_where_fits_are_enough() -> None:
@@ -35,8 +36,8 @@ def test_quadratic_sites_are_foretold_exactly_where_fits_are_enough() -> None:
         known.add(np.array([x, y]), Posterior(latent, slope, np.full(3, 5.0 + y * y), np.zeros(3), np.ones(3), 0.0))
     found = known.at(np.array([0.4, 1.3]))  # beyond what is known
     assert found is not None
-    np.testing.assert_allclose(found[0], [0.16, 0.52, 2.3], atol=1e-5)
-    np.testing.assert_allclose(found[1], 5.0 + 1.69, rtol=1e-5)
+    np.testing.assert_allclose(found().a, [0.16, 0.52, 2.3], atol=1e-5)
+    np.testing.assert_allclose(found().gamma, 5.0 + 1.69, rtol=1e-5)
 
 
 def test_nothing_is_foretold_from_too_few_or_far_away() -> None:

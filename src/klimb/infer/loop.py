@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from klimb.errors import InputError, require
-from klimb.infer.problem import Problem, State
+from klimb.infer.problem import Problem, Start, State
 from klimb.infer.result import History, Iteration, Result, Status
 from klimb.latents.base import Latent, Posterior
 from klimb.numerics.dense import threads_for
@@ -85,7 +85,7 @@ def _run(problem: Problem, step: Step, tol: float, max_iter: int, callback: Call
 
 
 def infer(latent: Latent, site: Site, y: Any, *, step: Step | None = None, tol: float = 1e-6, max_iter: int = 500,
-          callback: Callback | None = None, start: Posterior | None = None) -> Result:
+          callback: Callback | None = None, start: Start = None) -> Result:
     """Fit the Gaussian q that maximises the bound on the log evidence.
 
     Parameters
@@ -107,7 +107,8 @@ def infer(latent: Latent, site: Site, y: Any, *, step: Step | None = None, tol: 
     callback : callable
         Called with each `Iteration`; return False to stop.
     start : Posterior
-        Begin at the sites of this posterior, say of a fit with slightly different hyperparameters.
+        Begin at the sites of this posterior, say of a fit with slightly different hyperparameters; or of that which
+        a function returns.
 
     Returns
     -------
@@ -126,22 +127,24 @@ def infer(latent: Latent, site: Site, y: Any, *, step: Step | None = None, tol: 
         raise InputError("step must be a klimb step", repr(step), "Use klimb.steps.Natural(), or leave it out.")
     require(tol > 0, "tol must be positive", tol, "The default is 1e-6.")
     require(max_iter >= 0, "max_iter must not be negative", max_iter, "The default is 500.")
-    problem = Problem(latent, site, y, start)
+    problem = Problem(latent, site, y)
     rule, before = step or _default_step(latent, site), list[Iteration]()
-    known = start is not None and start.latent is latent and start.factor is not None  # at the optimum, or next to it
+    near = start if isinstance(start, Posterior) else None
+    known = near is not None and near.latent is latent and near.factor is not None  # at the optimum, or next to it
     rough = site.rough(tol) if step is None and not known else site
+    near = None
     if rough is not site:  # most of the way by a cheaper oracle
         far, enough = Problem(latent, rough, problem.y, start), tol >= ROUGH_ENOUGH
         far.rough = not enough
         share = 1.0 if enough else ROUGH_SHARE
         state, status, history, notes = run(far, rule, max(share * tol, ROUGH_TOL), max_iter, callback)
         if enough:
-            problem.start = None
             return Result(far.posterior(state), state.bound, status, history, tuple(notes), problem, state.bound_error)
         before, start = list(history.iterations), far.posterior(state)
         del far, state  # with vectors of all sites that the rest need not hold
         callback = (lambda row: False) if status is Status.STOPPED else callback
-        problem = Problem(latent, site, y, start)
+    problem.begin(start)
+    start = None  # the loop lets go of it once it has a state
     state, status, history, notes = run(problem, rule, tol, max_iter, callback, before[:-1])
     problem.start = None  # of another fit, with all its matrices
     if before:

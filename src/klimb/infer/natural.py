@@ -70,12 +70,13 @@ class Natural(Step):
         helped = self.newton and problem.site.uses_variance
         mixer = Mixer(self.memory)
         pace = _Pace(state, patience(problem), _price(problem)) if helped else _Pace(state, float("inf"), 0.0)
-        if problem.start is not None and (state.stationarity < NEAR or (helped and problem.site.separable)):
+        if problem.warm and (state.stationarity < NEAR or (helped and problem.site.separable)):
             pace.begin_near()
         while not (pace.stalled or pace.exhausted):
             if self.memory > 1:
                 mixer.add(state)
             move = _stronger(problem, state, pace) if helped and pace.slow else None
+            state.factor.release()  # what follows needs its gamma alone
             if move is None and pace.slow and len(mixer) > 1:
                 move = _anderson(problem, state, mixer)
                 if move is None:
@@ -167,7 +168,7 @@ def patience(problem: Problem) -> float:
     if latent.n_weights >= latent.n_sites:
         return 0
     if not problem.site.separable:
-        return COUPLED_AFTER if problem.start is None else 0
+        return 0 if problem.warm else COUPLED_AFTER
     return RESCUE_AFTER if latent.n_sites <= RESCUE_SITES * latent.n_outputs else float("inf")
 
 
@@ -261,6 +262,7 @@ def _newton(problem: Problem, state: State, pace: _Pace) -> Move | None:
     if direction is None:
         return None
     linear = None if problem.site.separable else linear  # whose matrices are as large as the factor that comes now
+    state.factor.release()
     for step in (1.0, 0.5):
         gamma = state.gamma + step * direction.gamma
         if problem.site.log_concave:

@@ -79,10 +79,15 @@ class Linearised:
         size = float(np.abs(rhs).max())  # single precision has no room for 1e-40
         if size == 0.0:
             return None
-        kind = np.float32 if self._least > 0.0 else np.float64
+        kind = _precision(len(self.sd), coupled=self._least > 0.0)
         rhs = (rhs / size).astype(kind, copy=False)
         u = _conjugate_gradients(self.P, self.C, rhs, min(max(wanted, self._least), LOOSE))
         return None if u is None else size * u.astype(float)
+
+
+def _precision(n: int, coupled: bool = False) -> Any:
+    """Of products of directions, which need few digits; of long data they are most of what is held."""
+    return np.float32 if coupled or n > ENOUGH else np.float64
 
 
 def newton_direction(linear: Linearised, state: State) -> Direction | None:
@@ -101,9 +106,10 @@ def _site_by_site(problem: Problem, state: State, sd: Array) -> Product | None:
     ahead = problem.oracle(state.m, v * (1 + DIFFERENCE))
     twist = 2 * sd * (ahead.alpha - e.alpha) / DIFFERENCE  # v^(3/2) d gamma/dm, as d alpha/dv = (d gamma/dm)/2
     bend = 2 * v * (ahead.gamma - e.gamma) / DIFFERENCE  # 2 v^2 d gamma/dv
-    gap = v * (e.gamma - state.gamma)
+    gap, kind = v * (e.gamma - state.gamma), _precision(n)
     if not (np.isfinite(twist).all() and np.isfinite(bend).all() and np.isfinite(gap).all()):
         return None
+    twist, bend, gap = (values.astype(kind, copy=False) for values in (twist, bend, gap))
 
     def C(u: Array) -> Array:
         return np.concatenate([gap * u[:n] - twist * u[n:], bend * u[n:] - twist * u[:n]])

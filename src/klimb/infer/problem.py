@@ -1,17 +1,19 @@
 """One model and its data, as every algorithm sees them: counts, the bound, and the state of a Gaussian q."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from klimb.errors import InputError, NotPositiveDefiniteError, require
 from klimb.latents.base import Factor, Latent, Posterior, as_latent
-from klimb.numerics.arrays import Array, finite_sum
+from klimb.numerics.arrays import Array, finite_sum, slices
 from klimb.numerics.dense import shares, together
 from klimb.sites.base import Expectation, Site
 
+Start: TypeAlias = Posterior | Callable[[], Posterior] | None  # functions: nobody holds what was only to begin with
 ROUNDING = 64 * np.finfo(float).eps  # of sums of N terms: what a bound may lose without having gone down
 BLOCK = 16_384  # sites whose integrals are found together: what they take on the way is no longer than this
 SITE_WORK = 16  # columns of a design whose sums take as long as the integral of a site
@@ -69,6 +71,7 @@ class State:
         relative = float(self.v @ distance)
         if self.gamma.min() > 0:
             relative = min(relative, float((distance / self.gamma).max()))
+        del distance
         if self.mean_gain is not None:
             return self.mean_gain + 0.5 * relative**2
         residual = self.mean_residual
@@ -83,7 +86,7 @@ class State:
 class Problem:
     """A latent, a site and clean data; counts factorisations and oracle calls."""
 
-    def __init__(self, latent: Latent, site: Site, y: Any, start: Posterior | None = None) -> None:
+    def __init__(self, latent: Latent, site: Site, y: Any, start: Start = None) -> None:
         as_latent(latent)
         if not isinstance(site, Site):
             raise InputError("site must be a klimb site", repr(site), "Use an instance such as klimb.sites.Logistic().")
@@ -96,14 +99,18 @@ class Problem:
         n_data = latent.n_sites // site.n_outputs
         require(len(self.y) == n_data, f"y must have one entry per site ({n_data})", len(self.y),
                 "Check that X or K and y match.")
-        if start is not None and len(start.a) != latent.n_sites:
-            raise InputError(f"start must be a posterior of {latent.n_sites} sites", f"{len(start.a)}",
-                             "Start from a fit to this y.")
-        self.start = start
+        self.begin(start)
         self.rough = False  # whether another problem, with the exact oracle, goes on from its optimum
         self.constant = float(np.sum(np.broadcast_to(site.constant(self.y), self.y.shape)))
         self.n_factor = 0
         self.n_oracle = 0
+
+    def begin(self, start: Start) -> None:
+        """To begin at the sites of another fit, which are held until there is a state."""
+        self.start, self.warm = start() if callable(start) else start, start is not None
+        if self.start is not None and len(self.start.a) != self.latent.n_sites:
+            raise InputError(f"start must be a posterior of {self.latent.n_sites} sites", f"{len(self.start.a)}",
+                             "Start from a fit to this y.")
 
     @property
     def n_products(self) -> int:
@@ -121,19 +128,7 @@ class Problem:
 
     def oracle(self, m: Array, v: Array) -> Expectation:
         self.n_oracle += 1
-        n = len(self.y)
-        if not self.site.separable or n <= BLOCK:
-            return self.site.oracle(self.y, m, v)
-        found = Expectation(np.empty(n), np.empty(n), np.empty(n))
-
-        def fill(share: slice) -> None:
-            for first in range(share.start, share.stop, BLOCK):
-                rows = slice(first, min(first + BLOCK, share.stop))
-                e = self.site.rows(rows).oracle(self.y[rows], m[rows], v[rows])
-                found.value[rows], found.alpha[rows], found.gamma[rows] = e.value, e.alpha, e.gamma
-
-        together([partial(fill, share) for share in shares(n, SITE_WORK)])
-        return found
+        return expectations(self.site, self.y, m, v)
 
     def state(self, a: Array, m: Array, factor: Factor) -> State:
         """The state of q = (a, factor.gamma), whose mean ``m`` = mu + K a the caller has at hand."""
@@ -142,12 +137,15 @@ class Problem:
         v = spread + latent.slack if np.any(latent.slack) else spread
         if not (finite_sum(m) and finite_sum(v)):
             raise NotPositiveDefiniteError("the marginals are not finite")
-        e = self.oracle(m, v)
+        self.n_oracle += 1
+        e, blocks = expectations(self.site, self.y, m, v, sums=True), list(slices(len(m), BLOCK))
         with np.errstate(over="ignore"):  # a hopeless proposal may be worse than float64 can say
-            total, size = float(e.value.sum()) + self.constant, float(np.abs(e.value).sum())
+            total, size = map(float, e.value.sum(axis=0))
+            total += self.constant
             # K a is a sum that may cancel, and a is known to about gamma times the rounding of m.
-            loose = latent.cancelled(a) + float(np.abs(factor.gamma) @ (m - latent.mean) ** 2)
-        mean_term = float(a @ (m - latent.mean))
+            loose = latent.cancelled(a) + sum(float(np.abs(factor.gamma[rows]) @ (m[rows] - latent.mean[rows]) ** 2)
+                                              for rows in blocks)
+        mean_term = sum(float(a[rows] @ (m[rows] - latent.mean[rows])) for rows in blocks)
         variance_term = float(factor.gamma @ spread)
         kl = 0.5 * (mean_term - variance_term + factor.logdet) - latent.log_evidence
         if self.site.uses_variance:
@@ -159,9 +157,10 @@ class Problem:
         noise = ROUNDING * sum(abs(term) for term in terms) + np.finfo(float).eps * loose
         noise += 0.5 * (factor.log_det_error + factor.log_det_rounding)
         coupled = None if self.site.separable else latent
-        noise += 0.0 if coupled is None else QUADRATURE * len(e.value)
-        e = e._replace(value=np.zeros(0))  # a vector of all sites that nobody asks for again
-        return State(a, factor, m, v, e, kl, bound, objective, noise, _stationarity(a, factor.gamma, v, e), coupled,
+        noise += 0.0 if coupled is None else QUADRATURE * len(self.y)
+        stationarity = max(_stationarity(a[rows], factor.gamma[rows], v[rows], e.alpha[rows], e.gamma[rows])
+                           for rows in blocks)
+        return State(a, factor, m, v, e, kl, bound, objective, noise, stationarity, coupled,
                      bound_error=0.5 * factor.log_det_error)
 
     def at_sites(self, slope: Array, gamma: Array) -> State:
@@ -200,9 +199,32 @@ class Problem:
         return Posterior(self.latent, state.a, state.gamma, state.m, v, state.kl, spread, state.factor)
 
 
-def _stationarity(a: Array, gamma: Array, v: Array, e: Expectation) -> float:
+def expectations(site: Site, y: Array, m: Array, v: Array, *, sums: bool = False) -> Expectation:
+    """What the oracle says of many sites, block by block; in place of values, sums of them and of their sizes."""
+    n, blocks = len(y), list(slices(len(y), BLOCK))
+    if not site.separable or n <= BLOCK:
+        e = site.oracle(y, m, v)
+        return e._replace(value=_sums(e.value)[None]) if sums else e
+    found = Expectation(np.empty((len(blocks), 2) if sums else n), np.empty(n), np.empty(n))
+
+    def fill(share: slice) -> None:
+        for number, rows in enumerate(blocks[share], share.start):
+            e = site.rows(rows).oracle(y[rows], m[rows], v[rows])
+            found.alpha[rows], found.gamma[rows] = e.alpha, e.gamma
+            found.value[number if sums else rows] = _sums(e.value) if sums else e.value
+
+    together([partial(fill, share) for share in shares(len(blocks), SITE_WORK * BLOCK)])
+    return found
+
+
+def _sums(values: Array) -> Array:
+    with np.errstate(over="ignore"):  # a hopeless proposal may be worse than float64 can say
+        return np.array([values.sum(), np.abs(values).sum()])
+
+
+def _stationarity(a: Array, gamma: Array, v: Array, e_alpha: Array, e_gamma: Array) -> float:
     """max(sqrt(v) |a + alpha|, v |q.gamma - e.gamma|): free of the scale of f, zero exactly at the optimum."""
     with np.errstate(invalid="ignore", over="ignore"):
-        mean_part = np.sqrt(v) * np.abs(a + e.alpha)
-        worst = max(float(mean_part.max()), float((v * np.abs(gamma - e.gamma)).max()))
+        mean_part = np.sqrt(v) * np.abs(a + e_alpha)
+        worst = max(float(mean_part.max()), float((v * np.abs(gamma - e_gamma)).max()))
     return worst if np.isfinite(worst) else float("inf")

@@ -35,7 +35,8 @@ def first_state(problem: Problem, coarse_step: Step | None = None) -> State:
     """
     if problem.site.gamma_trend == "constant" and problem.site.uses_variance:  # Gaussian data: their sites are known
         return _finite_state(problem, *problem.site.start(problem.y))
-    warm = None if problem.start is None else _warm_state(problem, problem.start)
+    start, problem.start = problem.start, None
+    warm = None if start is None else _warm_state(problem, start)
     if warm is not None and warm.stationarity < FAR:
         return warm
     state = _cold_state(problem, coarse_step)

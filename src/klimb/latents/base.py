@@ -114,6 +114,10 @@ class Factor(ABC):
         """Standard errors of ``variances()``; zeros where they are computed."""
         return np.zeros_like(self.gamma)
 
+    def release(self) -> None:
+        """Let go of what can be made again from gamma, and is when it is asked for; here of nothing."""
+        return
+
     def blocks(self) -> tuple[Factor, ...]:
         """The factors of equally large, independent blocks of sites, where the posterior has such."""
         return (self,)
@@ -329,7 +333,12 @@ def mean_at(mean: Any, shape: tuple[int, ...], name: str) -> Array:
     array = as_float(mean, name)
     if array.ndim != 0 and array.shape != shape:
         raise InputError(f"{name} must be a number or have shape {shape}", f"shape {array.shape}", "Pass one each.")
-    return np.broadcast_to(array, shape)
+    return np.broadcast_to(one_value(array), shape)
+
+
+def one_value(values: Array) -> Array:
+    """A copy of the first of values that are all equal, else all of them."""
+    return values[:1].copy() if values.ndim == 1 and values.size and (values == values[:1]).all() else values
 
 
 def checked_outputs(n_outputs: int, n_sites: int) -> int:

@@ -18,7 +18,7 @@ from klimb.latents.weights_posterior import WeightPosterior
 from klimb.linalg import chains, matern
 from klimb.linalg.chains import Chain, Conditioned, SquaredCovariance
 from klimb.linalg.matern import MaternSum
-from klimb.numerics.arrays import Array, as_float
+from klimb.numerics.arrays import Array, as_float, slices
 from klimb.numerics.dense import psd_square_root, row_blocks
 
 SMALL = 100  # sites up to which the loop works with an N x N matrix
@@ -32,12 +32,23 @@ class MarkovFactor(Factor):
     def __init__(self, latent: "Markov", gamma: Array) -> None:
         self.gamma = gamma
         self._latent = latent
-        ordered = gamma[latent.order]
-        passes = [chains.condition(latent.chain, np.maximum(ordered, 0.0))]
-        if ordered.min() < 0.0:
-            passes.append(chains.condition(passes[0].after, np.minimum(ordered, 0.0)))
-        self.passes: tuple[Conditioned, ...] = tuple(passes)
-        self.logdet = sum(one.logdet for one in passes)
+        self._passes: tuple[Conditioned, ...] = ()
+        self.logdet = sum(one.logdet for one in self.passes)
+
+    @property
+    def passes(self) -> tuple[Conditioned, ...]:
+        """One or two; made again after ``release``."""
+        passes = self._passes  # read once: another thread may replace it
+        if not passes:
+            ordered = self.gamma[self._latent.order]
+            passes = (chains.condition(self._latent.chain, np.maximum(ordered, 0.0)),)
+            if ordered.min() < 0.0:
+                passes += (chains.condition(passes[0].after, np.minimum(ordered, 0.0)),)
+            self._passes = passes
+        return passes
+
+    def release(self) -> None:
+        self._passes = ()
 
     @property
     def chain(self) -> Chain:
@@ -45,7 +56,7 @@ class MarkovFactor(Factor):
         return self.passes[-1].after
 
     def variances(self) -> Array:
-        return self._latent.unsorted(self.chain.covariances[0, 0])
+        return self._latent.unsorted(np.concatenate([P[0, 0] for _, P in self.chain.covariances()]))
 
     def smooth(self, b: Array) -> Array:
         return self._latent.through(self.chain, b)
@@ -59,9 +70,12 @@ class MarkovFactor(Factor):
 
     def energy(self, b: Array) -> float:
         """|root' D^-T b|^2, a sum of squares."""
-        r = self.chain.costates(self._latent.pull(b))
-        half = np.einsum("ijn,ni->nj", self.chain.root, r)
-        return float(np.vdot(half, half))
+        chain, total = self.chain, 0.0
+        r = chain.costates(self._latent.pull(b), reuse=True)
+        for block in slices(len(b), chains.AT_ONCE):
+            half = np.einsum("ijn,ni->nj", chain.root_of(block), r[block])
+            total += float(np.vdot(half, half))
+        return total
 
     def covariance(self) -> Array | None:
         return self.dense() if len(self.gamma) <= SMALL else None
@@ -113,10 +127,11 @@ class Markov(Latent):
         self.n_sites = self.n_weights = len(self.times)
         self.dense_size = self._process.states
         self.mean = mean_at(mean, (self.n_sites,), "mean")
-        self.slack = np.zeros(self.n_sites)
-        self.order = np.argsort(self.times, kind="stable")
+        self.slack = np.broadcast_to(0.0, self.n_sites)
+        in_order = bool((np.diff(self.times) >= 0.0).all())
+        self.order: Any = slice(None) if in_order else np.argsort(self.times, kind="stable")
         self._sorted = self.times[self.order]
-        self.chain = self._process.chain(np.diff(self._sorted))
+        self.chain = self._process.chain(self._gaps(slice(0, self.n_sites)))
 
     # -- between sites in the order they came and states in the order of time
 
@@ -134,7 +149,11 @@ class Markov(Latent):
 
     def through(self, chain: Chain, b: Array) -> Array:
         """D^-1 C D^-T b, first entries: the product of b with the covariance of f under ``chain``."""
-        return self.unsorted(chain.driven(chain.costates(self.pull(b)))[:, 0])
+        return self.unsorted(chain.driven(chain.costates(self.pull(b), reuse=True))[:, 0])
+
+    def _gaps(self, block: slice) -> Array:
+        """Since the last time, of some times in order; the first comes from nowhere."""
+        return np.diff(self._sorted[max(block.start - 1, 0) : block.stop], prepend=-np.inf if block.start == 0 else [])
 
     # -- the contract
 
@@ -168,9 +187,10 @@ class Markov(Latent):
         """Draws of f at the sites: the posterior chain run forward with its own noise."""
         draws = np.tile(posterior.m, (n, 1))
         chain = factor_of(posterior, MarkovFactor).chain
+        root = chain.root
         for rows in row_blocks(n, self.n_sites * self.dense_size):
             shocks = rng.standard_normal((self.n_sites, self.dense_size, len(draws[rows])))
-            x = chain.run(np.einsum("ijn,njc->nic", chain.root, shocks))
+            x = chain.run(np.einsum("ijn,njc->nic", root, shocks))
             draws[rows] += self.unsorted(x[:, 0]).T
         return draws
 
@@ -213,6 +233,8 @@ class Markov(Latent):
         r = self.chain.costates(self.pull(posterior.a))
         x = self.chain.driven(r)
         factor = factor_of(posterior, MarkovFactor) if posterior.spread else None
+        passes = () if factor is None else factor.passes
+        P = None if factor is None else np.concatenate([own for _, own in factor.chain.covariances()], axis=2)
         for rows in row_blocks(len(new), self.dense_size**2):
             before = np.searchsorted(self._sorted, new[rows], side="right") - 1  # -1 where there is none
             after = before + 1  # n where there is none
@@ -220,10 +242,10 @@ class Markov(Latent):
             ahead = np.einsum("jin,nj->ni", second.transition, _padded(r.T, after).T)
             here = np.einsum("jn,nj->n", first.transition[0], x[np.maximum(before, 0)])
             m[rows] += here + np.einsum("jn,nj->n", first.noise[0], ahead)
-            if factor is not None:
-                for one in factor.passes:
-                    first, second = chains.inserted(first, second, _padded(one.B, after))
-                v[rows] = chains.pushed(first, factor.chain.covariances[..., np.maximum(before, 0)])[0, 0]
+            for one in passes:
+                first, second = chains.inserted(first, second, _padded(one.B, after))
+            if P is not None:
+                v[rows] = chains.pushed(first, P[..., np.maximum(before, 0)])[0, 0]
         return m, v
 
     def _around(self, new: Array, before: Any, after: Any) -> tuple[Chain, Chain]:
@@ -232,8 +254,7 @@ class Markov(Latent):
         gaps = np.maximum(new - self._sorted[np.maximum(before, 0)], 0.0)
         first, start = self._process.steps(gaps), self._process.stationary
         none = before < 0
-        for own, from_nowhere in ((first.transition, start.transition), (first.noise, start.noise),
-                                  (first.root, start.root)):
+        for own, from_nowhere in ((first.transition, start.transition), (first.noise, start.noise)):
             own[..., none] = from_nowhere
         left = self._sorted[np.minimum(after, self.n_sites - 1)] - new
         return first, self._process.steps(np.maximum(left, 0.0))
@@ -251,16 +272,19 @@ class Markov(Latent):
         d bound / d mean is ``posterior.a``.
         """
         chain, factor = self.chain, factor_of(posterior, MarkovFactor)
-        r = chain.costates(self.pull(posterior.a))
-        x = chain.driven(r)[:-1].T
-        r = r.T
-        N = _seen_in_all(factor)
-        A, P = chain.transition[..., 1:], factor.chain.covariances[..., :-1]
-        d_noise = r[:, None] * r[None, :] - N
-        d_noise[..., 1:] += chains.congruence(N[..., 1:], chains.congruence(A, P))
-        d_noise *= 0.5
-        d_transition = r[:, None, 1:] * x[None, :] - chains.product(N[..., 1:], chains.product(A, P))
-        return self._process.pulled_back(np.diff(self._sorted), d_noise, d_transition)
+        r = chain.costates(self.pull(posterior.a), reuse=True)
+        x = chain.driven(r)
+        s, total = self.dense_size, np.zeros((len(self.variance), 2))
+        last_x, last_P = np.zeros((1, s)), np.zeros((s, s, 1))
+        for block, own in factor.chain.covariances():
+            A, N = chain.transition[..., block], _seen_in_all(factor, block)
+            before = np.concatenate([last_P, own[..., :-1]], axis=2)
+            r_k, x_k = r[block].T, np.concatenate([last_x, x[block][:-1]]).T
+            d_noise = 0.5 * (r_k[:, None] * r_k - N + chains.congruence(N, chains.congruence(A, before)))
+            d_transition = r_k[:, None] * x_k - chains.product(N, chains.product(A, before))
+            total += self._process.pulled_back(self._gaps(block), d_noise, d_transition)
+            last_x, last_P = x[block][-1:], own[..., -1:]
+        return total
 
 
 class MarkovCoordinates(Coordinates):
@@ -268,6 +292,7 @@ class MarkovCoordinates(Coordinates):
 
     def __init__(self, latent: Markov, posterior: Posterior, factor: MarkovFactor) -> None:
         self._latent, self._chain, self.n_sites = latent, factor.chain, latent.n_sites
+        self._root = factor.chain.root
         self._states = latent.dense_size
         self.dim = latent.n_sites * self._states
         self.kind: Kind = "f"
@@ -282,13 +307,13 @@ class MarkovCoordinates(Coordinates):
         last = self._last  # read once: another thread may replace it
         if last is None or last[0] is not z:
             shocks = z.T.reshape(self._latent.n_sites, self._states, len(z))
-            x = self._chain.run(np.einsum("ijn,njc->nic", self._chain.root, shocks))
+            x = self._chain.run(np.einsum("ijn,njc->nic", self._root, shocks))
             last = self._last = (z, np.ascontiguousarray(self._latent.unsorted(x[:, 0]).T))
         return last[1]
 
     def pull(self, slopes: Array) -> Array:
         costates = self._chain.costates(self._latent.pull(np.ascontiguousarray(slopes.T)))
-        pulled = np.einsum("ijn,nic->njc", self._chain.root, costates)
+        pulled = np.einsum("ijn,nic->njc", self._root, costates)
         return np.asarray(pulled.reshape(self.dim, len(slopes)).T)
 
     def sweep(self, z: Array, visit: Visit) -> Array:
@@ -298,15 +323,15 @@ class MarkovCoordinates(Coordinates):
         return np.asarray(self.deviations(z)[:, which])
 
 
-def _seen_in_all(factor: MarkovFactor) -> Array:
-    """N of all sites together: that of the first pass, and that of the second as the prior's noise sees it."""
+def _seen_in_all(factor: MarkovFactor, block: slice) -> Array:
+    """N of all sites, at some: that of the first pass, and that of the second as the prior's noise sees it."""
     first, *more = factor.passes
-    N = first.through
+    N = first.through(block)
     for second in more:
-        moved = -chains.product(first.before.noise, N)
+        moved = -chains.product(first.before.noise[..., block], N)
         for i in range(len(moved)):
             moved[i, i] += 1.0
-        N = N + chains.congruence_t(moved, second.through)
+        N = N + chains.congruence_t(moved, second.through(block))
     return N
 
 

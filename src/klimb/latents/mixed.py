@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from klimb.errors import InputError, NotPositiveDefiniteError, require
 from klimb.latents.arrow import ArrowRows, ArrowWeights, LevelPosterior, own_variances
-from klimb.latents.base import Factor, Latent, Posterior, checked_outputs, factor_of, sites_of, variances_at
+from klimb.latents.base import Factor, Latent, Posterior, checked_outputs, factor_of, one_value, sites_of, variances_at
 from klimb.latents.coordinates import LARGEST_DENSE, Coordinates, WeightCoordinates
 from klimb.latents.costs import Option, Shape, arrow
 from klimb.latents.linear import LinearParts, WeightPrior, dense_rows
@@ -188,7 +188,7 @@ class Mixed(LevelLatent):
         if before is not None and np.array_equal(before.prior.mean, self.prior.mean):
             self.mean = before.mean
         else:
-            self.mean = X @ self.prior.mean if self.prior.mean.any() else np.zeros(self.n_sites)
+            self.mean = np.broadcast_to(one_value(X @ self.prior.mean), len(X))
 
     def with_prior(self, mean: Any, cov: Any, group_cov: Any, *, X: Array | None = None, slack: Array | None = None,
                    rows: Any = None) -> Mixed:

@@ -87,13 +87,34 @@ class _CrossedRows:
 
 
 @dataclass(frozen=True, eq=False)
+class _ArrowRows:
+    """Rows sorted by level in the shared shocks, or in those of their levels, made for those that are asked for."""
+
+    q: ArrowWeights
+    L: ArrowRows
+    order: Index
+    own: Array | None = None
+
+    def __getitem__(self, rows: Index) -> Array:
+        own, found = self.own, list[Array]()
+        for some in row_blocks(len(rows), 2 * self.q.n_shocks + self.L.values.shape[1]):
+            part = self.L.some(self.order[rows[some]])
+            found.append(self.q.seen(part, slice(None))[0] if own is None else
+                         np.einsum("ij,ijk->ik", part.values, own[part.codes]))
+        return np.concatenate(found)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Array:
+        return np.asarray(self[np.arange(len(self.order))], dtype=dtype)
+
+
+@dataclass(frozen=True, eq=False)
 class Shocks:
     """Rows in the shocks of q, sorted by level; without a grouping factor all rows are one level that has no shocks."""
 
     q: ArrowWeights | CrossedWeights
     own: Array  # (L, k, k): roots of the levels' covariances given e
-    shared_rows: Any  # (N, R): r_i; of crossed factors only those that are asked for by an index
-    level_rows: Array  # (N, k): s_i
+    shared_rows: Any  # (N, R): r_i; with a grouping factor only those that are asked for by an index
+    level_rows: Any  # (N, k): s_i, in the same way
     order: Index  # original position of each row
     starts: Index  # where the runs of the levels begin
     present: Index  # level of each run
@@ -104,15 +125,11 @@ class Shocks:
     @classmethod
     def of_levels(cls, q: ArrowWeights, L: ArrowRows, order: Index, starts: Index) -> Shocks | None:
         """From rows, and how they are sorted by level; None where there are too many weights to be of use."""
-        (_, R), (n, k) = q.root.shape, L.values.shape
-        if R > MOST_SHARED or k > MOST_COLUMNS:
+        if q.n_shocks > MOST_SHARED or L.values.shape[1] > MOST_COLUMNS:
             return None
         own = q.level_roots
-        shared_rows, level_rows = np.empty((n, R)), np.empty((n, own.shape[2]))
-        for some in row_blocks(n, 2 * R + k):
-            shared_rows[some], t, level = q.seen(L.some(order[some]), slice(None))
-            level_rows[some] = np.einsum("ij,ijk->ik", t, own[level])
-        return cls(q, own, shared_rows, level_rows, order, starts, L.codes[order[starts]])
+        shared, levels = _ArrowRows(q, L, order), _ArrowRows(q, L, order, own)
+        return cls(q, own, shared, levels, order, starts, L.codes[order[starts]])
 
     @classmethod
     def of_crossed(cls, q: CrossedWeights, L: ArrowRows, order: Index) -> Shocks | None:
@@ -179,7 +196,7 @@ class Shocks:
     def along(self, e: Array) -> Array:
         """What draws of the shared shocks add to each row, (S, N)."""
         rows = self.shared_rows
-        return np.asarray(e @ rows.T) if isinstance(rows, np.ndarray) else rows.along(e)
+        return rows.along(e) if isinstance(rows, _CrossedRows) else np.asarray(e @ np.asarray(rows).T)
 
     def some(self, runs: Index) -> Shocks:
         """The rows of some levels alone."""

@@ -13,9 +13,10 @@ here divides by the covariance C_k of e_k: zero noise (equal times) is ordinary,
 variance of the states (dense sampling), where working with the precision of the chain, C^-1, would lose every digit.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple, Self
+from functools import cached_property, partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from klimb.errors import NotPositiveDefiniteError
 from klimb.numerics.arrays import Array, slices
 from klimb.numerics.lazy import lapack
 
+AT_ONCE = 16_384  # states whose matrices are worked on together
 TIMES = 4096  # states whose bands are made at a time
 LONG = 20_000  # states from which products with the squares of V, which Newton directions are made of, are rough
 
@@ -110,29 +112,32 @@ def seen_through(B: Array, covariance: Array) -> Array:
     return symmetric(B - congruence_t(B, covariance))
 
 
-def information(A: Array, C: Array, J: Array, end: Array) -> Array:
-    """B_k = J_k + A_k' (B_{k+1}^-1 + C_k)^-1 A_k for k = n-1, ..., 0 with B_n = ``end``: all of B_0, ..., B_n.
+def information(A: Array, C: Array, B: Array) -> None:
+    """B_k = J_k + A_k' (B_{k+1}^-1 + C_k)^-1 A_k for k = n-1, ..., 0 in the place of J_0, ..., J_{n-1}, before B_n.
 
     Two neighbouring steps are one of the same form: half of the entries follow from a recursion of half the length. All
     J have one sign; negative ones raise `NotPositiveDefiniteError` where the chain would become improper.
     """
     n = A.shape[2]
-    out = np.empty((*A.shape[:2], n + 1))
-    out[..., n] = end
-    if n == 0:
-        return out
-    left, right = slice(0, n - 1, 2), slice(1, n, 2)
-    steps = slice(0, 1)
-    if n > 1:
-        a, c, j = _joined(A[..., left], C[..., left], J[..., left], A[..., right], C[..., right], J[..., right])
-        if n % 2:
-            a, c, j = (np.concatenate([one, other[..., -1:]], axis=2) for one, other in ((a, A), (c, C), (j, J)))
-        out[..., : n + 1 : 2] = information(a, c, j, end)[..., : n // 2 + 1]
-        steps = right
-    following = out[..., slice(steps.start + 1, steps.stop + 1, steps.step)]
-    within = absorb(semidefinite_root(C[..., steps]), following).covariance
-    out[..., steps] = J[..., steps] + congruence_t(A[..., steps], seen_through(following, within))
-    return out
+    pairs, alone = n // 2, n % 2
+    if pairs:
+        size = pairs + alone
+        halved = a, c, j = [np.empty((*A.shape[:2], length)) for length in (size, size, size + 1)]
+        for block in slices(pairs, AT_ONCE):
+            left, right = (slice(2 * block.start + k, 2 * block.stop, 2) for k in (0, 1))
+            joined = _joined(A[..., left], C[..., left], B[..., left], A[..., right], C[..., right], B[..., right])
+            for own, part in zip(halved, joined, strict=True):
+                own[..., block] = part
+        for own, whole in zip(halved, (A, C, B[..., :n]), strict=True):
+            own[..., pairs:size] = whole[..., n - alone :]
+        j[..., size] = B[..., n]
+        information(a, c, j)
+        B[..., : n + 1 : 2] = j[..., : pairs + 1]
+    first = min(pairs, 1)
+    for block in slices(n // 2 if pairs else n, AT_ONCE):
+        steps, after = (slice(2 * block.start + k, 2 * block.stop + k - 1, 2) for k in (first, first + 1))
+        within = absorb(semidefinite_root(C[..., steps]), B[..., after]).covariance
+        B[..., steps] += congruence_t(A[..., steps], seen_through(B[..., after], within))
 
 
 def _joined(A1: Array, C1: Array, J1: Array, A2: Array, C2: Array, J2: Array) -> tuple[Array, Array, Array]:
@@ -196,23 +201,28 @@ class Bidiagonal:
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """Transitions, noise (both (s, s, n)) and a root of the noise: root root' = noise."""
+    """Transitions and noise, both (s, s, n); a root of the noise, root root' = noise, is made when it is asked for."""
 
     transition: Array
     noise: Array
-    root: Array
+    made: Callable[[slice], Array] | None = None  # what makes the root of some states, if it is not the triangular one
 
-    @classmethod
-    def of(cls, transition: Array, noise: Array) -> Self:
-        return cls(transition, noise, semidefinite_root(noise))
+    @property
+    def root(self) -> Array:
+        """Of all states."""
+        return self.root_of(slice(None))
+
+    def root_of(self, block: slice) -> Array:
+        """Of some."""
+        return semidefinite_root(self.noise[..., block]) if self.made is None else self.made(block)
 
     @cached_property
     def _recursion(self) -> Bidiagonal:
         return Bidiagonal(self.transition)
 
-    def costates(self, pull: Array) -> Array:
+    def costates(self, pull: Array, *, reuse: bool = False) -> Array:
         """r_k = pull_k + A_{k+1}' r_{k+1} for pulls of shape (n, s) or (n, s, columns): what all later ones say."""
-        return self._recursion.solve(pull, transpose=True)
+        return self._recursion.solve(pull, transpose=True, reuse=reuse)
 
     def run(self, push: Array) -> Array:
         """x_k = A_k x_{k-1} + push_k for pushes of shape (n, s) or (n, s, columns)."""
@@ -222,10 +232,20 @@ class Chain:
         """The means x = D^-1 C r that belong to costates r."""
         return self._recursion.solve(np.einsum("ijn,nj...->ni...", self.noise, costates), reuse=True)
 
-    @cached_property
-    def covariances(self) -> Array:
-        """The marginal covariance of every state."""
-        return marginal_covariances(self.transition, self.noise)
+    def covariances(self) -> Iterator[tuple[slice, Array]]:
+        """The marginal covariances of some states after the other."""
+        A, C = self.transition, self.noise
+        last = np.zeros((*C.shape[:2], 1))
+        for block in slices(C.shape[2], AT_ONCE):
+            own = C[..., block].copy()
+            own[..., :1] += congruence(A[..., block.start : block.start + 1], last)
+            P = marginal_covariances(A[..., block], own)
+            yield block, P
+            last = P[..., -1:]
+
+    def seen(self) -> Array:
+        """Covariances of f, the first entry of every state, with the state: (s, n)."""
+        return np.concatenate([P[0] for _, P in self.covariances()], axis=1)
 
 
 class SquaredCovariance:
@@ -245,19 +265,20 @@ class SquaredCovariance:
             own = A[..., block]
             lifted[..., block] = own[i, rows] * own[j, columns] + twice * own[i, columns] * own[j, rows]
         self._recursion = Bidiagonal(lifted)
-        p = chain.covariances[0]
-        self._lifted = (p[rows] * p[columns]).T.astype(kind, copy=False)
+        p = chain.seen()
+        self._lifted: Array = np.ascontiguousarray((p[rows] * p[columns]).T, dtype=kind)
 
     def times(self, b: Array) -> Array:
         """(V o V) b, in the order of time."""
-        later = np.zeros(self._lifted.shape)
-        later[:, 0] = b
+        own = b.astype(self._lifted.dtype, copy=False)
+        later = np.zeros_like(self._lifted)
+        later[:, 0] = own
         ahead = self._recursion.solve(later, transpose=True, reuse=True)
-        ahead[:, 0] -= b  # sites after this one
+        ahead[:, 0] -= own  # sites after this one
         total = np.einsum("ni,ni->n", self._lifted, ahead)
         del later, ahead
-        total += self._recursion.solve(self._lifted * b[:, None], reuse=True)[:, 0]  # this one and those before it
-        return np.asarray(total)
+        total += self._recursion.solve(self._lifted * own[:, None], reuse=True)[:, 0]  # this one and those before it
+        return np.asarray(total, dtype=b.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,10 +290,9 @@ class Conditioned:
     B: Array
     logdet: float
 
-    @cached_property
-    def through(self) -> Array:
+    def through(self, block: slice) -> Array:
         """N_k = (B_k^-1 + C_k)^-1 with C of the chain before, so that its transitions change by -C N A."""
-        return seen_through(self.B, self.after.noise)
+        return seen_through(self.B[..., block], self.after.noise[..., block])
 
 
 def condition(chain: Chain, gamma: Array) -> Conditioned:
@@ -280,24 +300,39 @@ def condition(chain: Chain, gamma: Array) -> Conditioned:
 
     With one sign alone a pivot tells: an improper result raises `NotPositiveDefiniteError`.
     """
-    sites = np.zeros_like(chain.noise)
-    sites[0, 0] = gamma
-    B = information(chain.transition[..., 1:], chain.noise[..., 1:], sites[..., :-1], sites[..., -1])
-    after, log_det = _given(chain, B)
-    return Conditioned(chain, after, B, float(log_det.sum()))
+    A, C = chain.transition, chain.noise
+    n = C.shape[2]
+    B, transition, noise, logdet = np.zeros(C.shape), np.empty(C.shape), np.empty(C.shape), 0.0
+    B[0, 0] = gamma
+    information(A[..., 1:], C[..., 1:], B)
+    for block in slices(n, AT_ONCE):
+        found = absorb(chain.root_of(block), B[..., block])
+        transition[..., block] = A[..., block] - product(found.covariance, product(B[..., block], A[..., block]))
+        noise[..., block] = found.covariance
+        logdet += float(found.log_det.sum())
+    return Conditioned(chain, Chain(transition, noise, partial(_root_given, chain, B)), B, logdet)
 
 
-def _given(steps: Chain, B: Array) -> tuple[Chain, Array]:
-    """Steps given information ``B`` about the states that they lead to, and the log determinant of each."""
-    found = absorb(steps.root, B)
-    transition = steps.transition - product(found.covariance, product(B, steps.transition))
-    return Chain(transition, found.covariance, found.root.transpose(1, 0, 2)), found.log_det
+def _root_given(chain: Chain, B: Array, block: slice) -> Array:
+    """Of the noise of some states after that information."""
+    return np.asarray(absorb(chain.root_of(block), B[..., block]).root.transpose(1, 0, 2))
 
 
 def inserted(first: Chain, second: Chain, B: Array) -> tuple[Chain, Chain]:
     """A state between two others, the later of which has information ``B``: both steps given that information."""
-    last, _ = _given(second, B)
-    return _given(first, congruence_t(second.transition, seen_through(B, last.noise)))[0], last
+    last = _given(second, B)
+    return _given(first, congruence_t(second.transition, seen_through(B, last.noise))), last
+
+
+def _given(step: Chain, B: Array) -> Chain:
+    """A step given information about the state that it leads to."""
+    found = absorb(step.root, B)
+    transition = step.transition - product(found.covariance, product(B, step.transition))
+    return Chain(transition, found.covariance, partial(_part_of, found.root.transpose(1, 0, 2)))
+
+
+def _part_of(matrices: Array, block: slice) -> Array:
+    return matrices[..., block]
 
 
 def pushed(step: Chain, covariance: Array) -> Array:

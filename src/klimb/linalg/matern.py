@@ -13,8 +13,8 @@ from typing import NamedTuple, Self
 import numpy as np
 from scipy.special import gammainc
 
-from klimb.linalg.chains import Chain
-from klimb.numerics.arrays import Array
+from klimb.linalg.chains import AT_ONCE, Chain
+from klimb.numerics.arrays import Array, slices
 
 STATES = {0.5: 1, 1.5: 2, 2.5: 3}  # smoothness -> size of the state
 FORGOTTEN = 800.0  # exp(-x) is zero from here on, and x^2 exp(-x) must not be inf * 0
@@ -124,33 +124,35 @@ class MaternSum:
     @cached_property
     def stationary(self) -> Chain:
         """A step from nowhere: no transition, and the stationary covariance as noise."""
-        noise = self._covariance([one.variance * stationary(one.size)[:, :, None] for one in self.parts])
-        return Chain.of(np.zeros_like(noise), noise)
+        return self.steps(np.array([np.inf]))
 
     def steps(self, gaps: Array) -> Chain:
         """One step over each gap of time."""
         x = [_unitless(one, gaps) for one in self.parts]
         transitions = [transition(one.size, gap) for one, gap in zip(self.parts, x, strict=True)]
         noises = [one.variance * noise(one.size, gap) for one, gap in zip(self.parts, x, strict=True)]
-        return Chain.of(self._transition(transitions), self._covariance(noises))
+        return Chain(self._transition(transitions), self._covariance(noises))
 
     def chain(self, gaps: Array) -> Chain:
-        """The Gaussian process at times that lie so far apart, from its stationary state."""
-        first, rest = self.stationary, self.steps(gaps)
-        return Chain(np.concatenate([first.transition, rest.transition], axis=2),
-                     np.concatenate([first.noise, rest.noise], axis=2), np.concatenate([first.root, rest.root], axis=2))
+        """The Gaussian process at times that lie so far after the last; the first, infinitely far, is stationary."""
+        s, n = self.states, len(gaps)
+        made = Chain(np.empty((s, s, n)), np.empty((s, s, n)))
+        for block in slices(n, AT_ONCE):
+            part = self.steps(gaps[block])
+            made.transition[..., block], made.noise[..., block] = part.transition, part.noise
+        return made
 
     def pulled_back(self, gaps: Array, d_noise: Array, d_transition: Array) -> Array:
-        """Gradients in (log variance, log lengthscale), a row per kernel, by those in noises and later transitions."""
+        """Gradients in (log variance, log lengthscale), a row per kernel, by those in noise and transition of steps."""
         out = np.empty((len(self.parts), 2))
-        noises = np.einsum("ji,jkn,kl->iln", self.mix, d_noise, self.mix)
-        transitions = np.einsum("ji,jkn,lk->iln", self.mix, d_transition, self.unmix)
+        if len(self.parts) > 1:
+            d_noise = np.einsum("ji,jkn,kl->iln", self.mix, d_noise, self.mix)
+            d_transition = np.einsum("ji,jkn,lk->iln", self.mix, d_transition, self.unmix)
         for one in self.parts:
-            x, g_noise, g_transition = _unitless(one, gaps), noises[one.own, one.own], transitions[one.own, one.own]
+            x, g_noise, g_transition = _unitless(one, gaps), d_noise[one.own, one.own], d_transition[one.own, one.own]
             dA, dC = derivatives(one.size, x)
-            scale = np.vdot(g_noise[..., 0], stationary(one.size))
-            scale += np.vdot(g_noise[..., 1:], noise(one.size, x))
-            stretch = -np.vdot(g_transition, dA) - one.variance * np.vdot(g_noise[..., 1:], dC)
+            scale = np.vdot(g_noise, noise(one.size, x))
+            stretch = -np.vdot(g_transition, dA) - one.variance * np.vdot(g_noise, dC)
             out[one.place] = one.variance * scale, stretch
         return out
 

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +36,7 @@ class DesignMatrix(ABC):
 
     shape: tuple[int, int]
     rounding = float(np.finfo(float).eps)
-    _last: tuple[Array, Array] | None = None
+    _last: tuple[ref[Array], Array] | None = None
 
     @property
     def exact(self) -> "DesignMatrix":
@@ -58,9 +59,12 @@ class DesignMatrix(ABC):
     def transpose_times(self, vector: Array) -> Array:
         """X' vector."""
         last = self._last  # read once: another thread may replace it
-        if last is None or last[0] is not vector:
-            last = self._last = (vector, self._transpose_times(vector))
+        if last is None or last[0]() is not vector:
+            last = self._last = (ref(vector), self._transpose_times(vector))
         return last[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_last"}
 
     @abstractmethod
     def _transpose_times(self, vector: Array) -> Array: ...

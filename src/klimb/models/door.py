@@ -145,6 +145,8 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
     if observed.summed:
         notes += (f"{observed.name} was summed up by cells: the posterior is that of the rows, but no row can be left "
                   "out and nothing be checked. cells=False fits the rows.",)
+    del encoded  # as what was read of the columns is not for the fit
+    frame.forget()
     with reporter(progress) as listen:
         solution = solve(model, observed, hyper=hyper, tol=tol, listen=listen)
     found = FormulaFit.of(solution, observed, interval=float(interval), notes=notes, encoder=encoder, priors=printed,

@@ -18,6 +18,7 @@ import numpy as np
 from klimb._stored import SKIPPED, stored
 from klimb.errors import InputError
 from klimb.infer.loop import Callback, infer
+from klimb.infer.problem import Start
 from klimb.infer.result import Result
 from klimb.latents import LATENTS
 from klimb.latents.base import Latent, Posterior
@@ -153,8 +154,7 @@ class LinearModel(Model):
     @property
     def _dense_width(self) -> int:
         """How many dense columns there are; at least one, which holds the place where there are none."""
-        apart = (self.coded, *self.sparse)
-        return max(sum(term.size for number, term in enumerate(self.terms) if number not in apart), 1)
+        return max(sum(term.size for k, term in enumerate(self.terms) if k not in (self.coded, *self.sparse)), 1)
 
     @property
     def width(self) -> int:
@@ -294,7 +294,7 @@ class LinearModel(Model):
     def _with_zeros(self, values: Array) -> Array:
         return np.append(values, np.zeros(sum(self.terms[number].size for number, _ in self.densities)))
 
-    def infer(self, data: Observed, *, start: Posterior | None = None, tol: float = 1e-6, max_iter: int = 500,
+    def infer(self, data: Observed, *, start: Start = None, tol: float = 1e-6, max_iter: int = 500,
               callback: Callback | None = None) -> Result:
         if self.densities and (self.coded >= 0 or len(self.likelihood.fields) > 1):
             raise InputError("priors that are no Gaussians need one latent value per row and no group",

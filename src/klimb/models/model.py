@@ -16,6 +16,7 @@ import numpy as np
 
 from klimb.errors import require
 from klimb.infer.loop import Callback, infer
+from klimb.infer.problem import Start
 from klimb.infer.result import Result
 from klimb.latents.base import Latent, Posterior, draws_from
 from klimb.latents.costs import Shape
@@ -189,7 +190,7 @@ class Model(ABC):
             self.theta.add(total, blocks, self.likelihood.gradient(own, data, posterior.m[:n], posterior.v[:n]))
         return total
 
-    def infer(self, data: Observed, *, start: Posterior | None = None, tol: float = 1e-6, max_iter: int = 500,
+    def infer(self, data: Observed, *, start: Start = None, tol: float = 1e-6, max_iter: int = 500,
               callback: Callback | None = None) -> Result:
         """`klimb.infer` at the present hyperparameters."""
         return infer(self.latent, self.site(data), data.y, start=start, tol=tol, max_iter=max_iter, callback=callback)

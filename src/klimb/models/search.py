@@ -12,7 +12,7 @@ import numpy as np
 
 from klimb.errors import InputError, KlimbError
 from klimb.infer.result import Result, Status
-from klimb.infer.start import sites_of_fit, start_at
+from klimb.infer.start import sites_of_fit
 from klimb.latents.base import Latent, Posterior
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.likelihoods import Observed
@@ -98,6 +98,7 @@ class Evaluator:
     def __init__(self, model: Model, data: Observed, *, listen: Listen | None = None, max_iter: int = 500,
                  start: Posterior | None = None, tol: float = USUAL_TOL, sites: SitesNear | None = None) -> None:
         self.model, self.data, self.n_fits = model, data, 0
+        self.clean = data
         self.sites = SitesNear() if sites is None else sites
         self.finer = tol < USUAL_TOL  # who asks for more digits gets them
         self._finest = FIT_TOL * tol / USUAL_TOL if self.finer else np.inf
@@ -121,19 +122,24 @@ class Evaluator:
         if not np.isfinite(found.objective):
             return replace(found, objective=-np.inf)
         if self.best is None or found.objective > self.best.objective:
-            sites = None if found.posterior is None else sites_of_fit(found.posterior, None)
-            self.best = Best(here.at, sites, found.objective)
+            self.best = Best(here.at, None, found.objective)
         return found
 
     def _fitted(self, here: Any, start: Posterior | None, tol: float, own: bool) -> Evaluated:
         near = start if start is not None else self._latest
         guess = None if own else self.sites.at(here.at)
-        begin = near if guess is None or near is None else start_at(None, *guess)
-        result = here.infer(self.data, start=begin, tol=min(tol, self._finest), max_iter=self._max_iter)
+        begin = near if guess is None or near is None else guess
+        result = here.infer(self.clean, start=begin, tol=min(tol, self._finest), max_iter=self._max_iter)
         if begin is not None and result.status is Status.STALLED and result.history[-1].stationarity > HOPELESS:
-            result = here.infer(self.data, tol=min(tol, self._finest), max_iter=self._max_iter)
+            result = here.infer(self.clean, tol=min(tol, self._finest), max_iter=self._max_iter)
+        self.follow(result)
         self.sites.add(here.at, result.posterior)
         return Evaluated(here, result, result.bound + here.theta.log_density(here.at))
+
+    def follow(self, result: Result) -> None:
+        """Later fits have the clean y of this one: one array for all."""
+        if result.problem is not None and len(result.problem.y) == self.data.n:
+            self.clean = replace(self.data, y=result.problem.y)
 
     def _closed(self, here: Any) -> Evaluated:
         exact, (value, slope) = self._squares.at(here), here.log_prior()
@@ -148,6 +154,8 @@ class Evaluator:
             return -np.inf, np.zeros_like(theta)
         if found.result is not None:
             self._latest = sites_of_fit(found.result.posterior, None)  # without factors, n x n matrices perhaps
+            if self.best is not None and self.best.theta is found.model.at:
+                self.best = replace(self.best, start=self._latest)
         self.path.append(max(found.objective, self.path[-1]) if self.path else found.objective)
         self.tell("hyperparameters", len(self.path), 0, found.bound)
         gradient = self.gradient(found)
@@ -164,7 +172,11 @@ class Evaluator:
         if found.exact is not None:
             return found.exact.gradient
         assert found.result is not None
-        return np.asarray(found.model.gradient(found.result.posterior, self.data) + found.model.log_prior()[1])
+        q = found.result.posterior
+        slopes = found.model.gradient(q, self.data) + found.model.log_prior()[1]
+        if q.factor is not None:
+            q.factor.release()
+        return np.asarray(slopes)
 
     def tell(self, what: str, done: int, total: int, bound: float) -> None:
         """Let the listener know; False from it stops the work."""
@@ -226,7 +238,7 @@ def _climbed(evaluate: Evaluator, begin: Array, tol: float, fit_tol: float, max_
     if best is None:
         raise InputError("some hyperparameters must give a finite bound", "none did", "Start at other values.")
     model = evaluate.model.moved(best.theta)
-    result = model.infer(evaluate.data, start=best.start, tol=fit_tol)  # to the usual precision
+    result = model.infer(evaluate.clean, start=best.start, tol=fit_tol)  # to the usual precision
     free = ~(((model.at <= lower) & (gradient < 0)) | ((model.at >= upper) & (gradient > 0)))
     close = converged or bool(np.abs(gradient[free]).max(initial=0.0) <= 10 * tol)
     status = Status.STOPPED if stopped else result.status if close else (

@@ -18,7 +18,6 @@ from klimb.infer.natural import patience, within_reach
 from klimb.infer.newton import Linearised, anderson_weights
 from klimb.infer.problem import Problem, State
 from klimb.infer.result import Result
-from klimb.infer.start import start_at
 from klimb.latents.base import Posterior
 from klimb.likelihoods import Observed
 from klimb.models.model import Listen, Progress
@@ -78,7 +77,7 @@ def settle(begun: Settled, data: Observed, least: float = CLOSER) -> Settled:
     model = in_single(begun.model, least >= ROUGH or not judged)
     start, guess = begun.posterior, begun.sites.at(model.at)
     if start is not None and guess is not None:
-        start = start_at(start.latent, *guess)
+        start = guess()
     if start is None and _by_plain_steps(model, problem := Problem(model.latent, model.site(data).rough(), data.y)):
         start = mode_sites(problem)
     to_end = judged and least < ROUGH

@@ -1,11 +1,15 @@
 """Sites at another theta, predicted by those of fits near by."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from klimb.infer.problem import BLOCK
+from klimb.infer.start import start_at
 from klimb.latents.base import Posterior
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, slices
 from klimb.numerics.surrogate import quadratics
 
 REMEMBERED, MOST_REMEMBERED = 24, 4e7  # fits whose sites predict those of the next, and numbers kept of them
@@ -39,8 +43,8 @@ class SitesNear:
             self._known.append((theta, sites[0], sites[1]))
         del self._known[:-kept]
 
-    def at(self, theta: Array) -> tuple[Array, Array] | None:
-        """Slopes and gammas by the nearest fits; None where they do not surround theta well enough to say."""
+    def at(self, theta: Array) -> Callable[[], Posterior] | None:
+        """What makes a start by the nearest fits; None where they do not surround theta well enough to say."""
         if len(self._known) <= len(theta):
             return None
         points = np.array([known[0] for known in self._known])
@@ -60,6 +64,17 @@ class SitesNear:
                 break
         else:
             return None
-        slope, gamma = (shares @ np.array([known[part] for known in self._known], dtype=np.float64) for part in (1, 2))
-        least = 0.2 * self._known[nearest][2].astype(np.float64)
-        return np.asarray(slope), np.where(least > 0.0, np.maximum(gamma, least), gamma)
+        return partial(_summed, list(self._known), shares, self._known[nearest][2])
+
+
+def _summed(known: list[tuple[Array, Any, Any]], shares: Array, nearest: Any) -> Posterior:
+    """Sites that are a sum of those of fits, no gamma far below that of the nearest."""
+    slope, gamma = np.zeros(len(nearest)), np.zeros(len(nearest))
+    for share, (_, own_slope, own_gamma) in zip(shares, known, strict=True):
+        for rows in slices(len(nearest), BLOCK):
+            slope[rows] += share * own_slope[rows].astype(np.float64)
+            gamma[rows] += share * own_gamma[rows].astype(np.float64)
+    for rows in slices(len(nearest), BLOCK):
+        least = 0.2 * nearest[rows].astype(np.float64)
+        gamma[rows] = np.where(least > 0.0, np.maximum(gamma[rows], least), gamma[rows])
+    return start_at(None, slope, gamma)

@@ -119,6 +119,7 @@ def around(peak: Peak, data: Observed, *, integrate: bool, spread: bool = True,
         found = around(here, few[1], integrate=integrate, listen=listen, tol=tol)
         return _of_all_rows(found, peak.model.moved(found.model.at), data, tol)
     evaluate = Evaluator(peak.model, data, listen=listen, start=peak.result.posterior, tol=tol, sites=peak.sites)
+    evaluate.follow(peak.result)
     mode = "integrate" if integrate else "optimise"
     try:
         averaged: Averaged = (integrated if integrate else chosen)(peak, evaluate)

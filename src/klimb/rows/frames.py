@@ -46,6 +46,11 @@ class Frame:
             self._cache[name] = self._read(name)
         return self._cache[name]
 
+    def forget(self) -> None:
+        """Let go of what was made of columns that are in memory: a column that is asked for again is read again."""
+        if self.native is not None:
+            self._cache.clear()
+
     def column(self, name: str) -> npt.NDArray[Any]:
         """A column as a plain array: numbers, booleans, or objects (text) with None where missing."""
         return self.read(name).plain()

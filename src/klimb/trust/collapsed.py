@@ -21,7 +21,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from klimb.infer.problem import Problem
+from klimb.infer.problem import Problem, expectations
 from klimb.latents.base import Posterior
 from klimb.latents.shocks import ShockMoments, Shocks
 from klimb.numerics.arrays import Array, finite_sum
@@ -35,7 +35,7 @@ NODES = {0: (1,), 1: (5, 9, 15, 31, 63), 2: (5, 7, 11, 17), 3: (3, 5, 7)}
 SAME_SUM, SAME_SHARE = 0.01, 1e-3  # nats between the sums over levels by more and by fewer nodes; or that share of them
 FAR = 600.0  # nats beyond which a density is no number
 FEWEST_PAIRS = 4  # of draws over which levels that others stand for are averaged; with fewer these stay at e = 0
-BLOCK = 100_000  # values of log p that are held at once
+BLOCK = 32_768  # values of log p that are held at once
 MOST_THIRD = 50_000  # third moments of levels with the shared weights that are kept
 
 
@@ -197,7 +197,7 @@ class _SiteRows:
     def of(cls, problem: Problem, posterior: Posterior, order: Rows) -> _SiteRows:
         site, y = exact_site(problem.site).rows(order), problem.y[order]
         m, v, a, gamma = (values[order] for values in (posterior.m, posterior.v, posterior.a, posterior.gamma))
-        return cls(site, y, m, v, a, gamma, site.oracle(y, m, v).value + 0.5 * gamma * v)
+        return cls(site, y, m, v, a, gamma, expectations(site, y, m, v).value + 0.5 * gamma * v)
 
     def log_terms(self, d: Array, starts: npt.NDArray[np.intp], log_rule: Array,
                   slopes: bool = False) -> tuple[Expectation, Array]:
@@ -297,15 +297,13 @@ class CollapsedWeights(ShockWeights):
         found, total = LevelMoments(np.zeros((S, L, k)), np.tile(np.eye(k), (S, L, 1, 1))), 0.0  # N(0, I), as under q
         if self.scale == 1.0:
             return total, found
-        moved = shocks.along(e)
-        n, ends = len(shocks.order), np.append(shocks.starts, len(shocks.order))
+        n = len(shocks.order)
         begins = np.searchsorted(shocks.starts, np.arange(0, n, max(BLOCK // (S * len(log_rule)), 1)))
         begins = np.unique(begins[begins < len(shocks.starts)])
         for first, last in zip(begins, np.append(begins[1:], len(shocks.starts)), strict=True):
-            some, levels = slice(ends[first], ends[last]), shocks.present[first:last]
-            _, logs = _SiteRows.of(problem, posterior, shocks.order[some]).log_terms(
-                moved[:, None, some] + nodes @ shocks.level_rows[some].T, shocks.starts[first:last] - ends[first],
-                log_rule)
+            part, levels = shocks.some(np.arange(first, last)), shocks.present[first:last]
+            _, logs = _SiteRows.of(problem, posterior, part.order).log_terms(
+                part.along(e)[:, None] + nodes @ part.level_rows.T, part.starts, log_rule)
             values, share = _integrated(logs)
             total += float(values.sum())
             found.mean[:, levels], found.covariance[:, levels] = _level_moments(share, nodes)

@@ -36,12 +36,13 @@ from klimb.infer.problem import Problem
 from klimb.latents.base import Posterior
 from klimb.latents.coordinates import Coordinates, coordinates_of, pivoted_root
 from klimb.latents.weights_posterior import WeightPosterior
-from klimb.numerics.arrays import Array, Index
+from klimb.numerics.arrays import Array, Index, pieces
 from klimb.numerics.lowdiscrepancy import normal_draws
 from klimb.trust.bridge import bridged_gap, covariance_of_sites, exact_variances
 from klimb.trust.orders import Orders
 from klimb.trust.weights import LogWeights, bends, exact_site
 
+AT_ONCE = 2**18  # numbers of unit vectors that are pulled together
 VALUES = 8e4  # of log p that a gap may cost: many sites are many directions to average over
 FEWEST, MOST = 3, 64  # pairs of draws
 PER_SITE, SMALL = 0.0025, (0.15, 1.5)  # gap of a site, on average, and of all, that leading order has to 10%
@@ -208,7 +209,8 @@ def _third_moments(coordinates: Coordinates, posterior: Posterior, sites: Index,
         wanted[:] += (d**2 * d) @ c[rows]  # a power of three takes ten times as long
         return np.zeros_like(d)
 
-    found = coordinates.pull(np.equal.outer(sites, np.arange(len(c))).astype(np.float64))
+    found = np.concatenate([coordinates.pull(np.equal.outer(some, np.arange(len(c))).astype(np.float64))
+                            for some in pieces(sites, max(AT_ONCE // len(c), 1))])
     if len(sites) == len(c):
         V = covariance_of_sites(posterior, found)
         return found, V, (V**2 * V) @ c
