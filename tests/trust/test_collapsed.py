@@ -190,7 +190,7 @@ def test_levels_with_several_modes_have_the_moments_of_their_own_grids() -> None
     """Slopes of levels of few rows with heavy tails: nodes that reach one mode agree among themselves."""
     rng = np.random.default_rng(31)
     g, x = np.repeat(np.arange(25), 5), np.tile(np.arange(5.0), 25)
-    y = 5.0 + 0.5 * x + 2.0 * rng.standard_normal(25)[g] + rng.standard_normal(25)[g] * x + 0.4 * rng.standard_t(0.8, 125)
+    y = 5.0 + 2.0 * rng.standard_normal(25)[g] + (0.5 + rng.standard_normal(25)[g]) * x + 0.4 * rng.standard_t(0.8, 125)
     ones = np.ones((125, 1))
     latent = klimb.latents.Mixed(ones, g, np.column_stack([ones, x]), cov=1e-8, group_cov=[6.0, 1.5], mean=5.0)
     site = klimb.sites.StudentT(df=0.8, scale=0.4)
@@ -212,3 +212,7 @@ def test_levels_with_several_modes_have_the_moments_of_their_own_grids() -> None
             sd = float(np.sqrt((p * (own - mean) ** 2).sum()))
             assert means[level, k] == pytest.approx(mean, abs=0.03 * sd)
             assert sds[level, k] == pytest.approx(sd, rel=0.05)
+        first = np.flatnonzero(g == level)[0]  # f is the level's intercept there
+        away = a - float((p * a).sum())
+        kurtosis = float((p * away**4).sum() / (p * away**2).sum() ** 2)
+        assert weights.peaks()[first] + 3.0 == pytest.approx(kurtosis, rel=0.3)

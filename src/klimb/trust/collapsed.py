@@ -301,6 +301,18 @@ class CollapsedWeights(ShockWeights):
                                        (self.shocks.level_rows**2).sum(axis=1))
         return found[0], found[1], found[2], found[3]
 
+    def peaks(self) -> Array:
+        """Excess kurtosis of f at every row where e = 0: spikes at data, or modes."""
+        found = np.zeros(len(self._y))
+        for own in self._levels:
+            counts = np.diff(np.append(own.shocks.starts, len(own.rows.y)))
+            for _, d, _, logs in own.blocks(np.zeros((1, self.shocks.dim))):
+                share = np.repeat(integrated(logs)[1][0], counts, axis=1)
+                squares = (d[0] - (share * d[0]).sum(axis=0)) ** 2
+                variance = (share * squares).sum(axis=0)
+                found[own.shocks.order] = (share * squares**2).sum(axis=0) / np.maximum(variance**2, 1e-300) - 3.0
+        return found
+
     def __call__(self, e: Array) -> CollapsedDraws:
         L, k, _ = self.shocks.own.shape
         few = k > 0 and L * (self.shocks.dim + k) ** 3 <= MOST_THIRD and self.scale == 1.0
