@@ -317,7 +317,7 @@ class CollapsedWeights(ShockWeights):
         L, k, _ = self.shocks.own.shape
         few = k > 0 and L * (self.shocks.dim + k) ** 3 <= MOST_THIRD and self.scale == 1.0
         each = [self._level_draws(own, e, few) for own in self._levels]
-        values, gradient = (self.scale * sum(own[i] for own in each) for i in (0, 1))
+        values, gradient = (self.scale * np.sum([own[i] for own in each], axis=0) for i in (0, 1))
         mean, covariance, skew = (np.concatenate([own[i] for own in each], axis=1) for i in (2, 3, 4))
         present = np.concatenate([own.shocks.present for own in self._levels])
         values = self.bound + self._at_rest[0] + values
