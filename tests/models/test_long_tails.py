@@ -7,6 +7,8 @@ from scipy.sparse.linalg import splu
 from scipy.special import kv
 
 import klimb
+from klimb.models.components import Components
+from klimb.models.tabulate import limits_reached, posterior_means
 
 RANGE_RATE = 0.3 * np.log(2.0)  # of pc_range(0.3, 0.5): P(range < r) = exp(-rate / r)
 PRIORS = {"Intercept": "normal(0, 10)", "sd(spde(a, b))": "exponential(1)", "range(spde(a, b))": "pc_range(0.3, 0.5)",
@@ -100,3 +102,14 @@ def test_a_coefficient_that_hangs_on_a_scale_with_a_long_tail():
     assert abs(found.mean - mean) < 0.05 * sd
     assert abs(found.sd / sd - 1.0) < 0.05
     assert fit.trust.verdict == "trust"
+
+
+def test_draws_that_stop_far_from_an_end_do_not_reach_it() -> None:
+    """The noise of a histogram of draws, carried on to a shape of infinity, made the shape's mean infinite."""
+    rng = np.random.default_rng(4)
+    fit = klimb.fit("y ~ 1", {"y": rng.gamma(3.0, 1.0, 150)}, "gamma")
+    for seed in range(20):
+        draws = 3.0 * np.exp(0.11 * np.random.default_rng(seed).standard_normal(2000))
+        components = Components(np.full(2000, 1 / 2000), np.log(draws)[:, None], fit.components.parts[:1] * 2000)
+        assert limits_reached(fit.model.theta, components) == {}
+        assert np.isfinite(posterior_means(fit.model.theta, components)["shape"])

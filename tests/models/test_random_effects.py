@@ -79,3 +79,31 @@ def test_rows_of_the_fit(fit):
 def test_other_words_are_refused(fit):
     with pytest.raises(InputError, match="re must be True, False or \"new\"; got 'none'"):
         fit.predict(NEW, re="none")
+
+
+def heavy_slopes() -> dict[str, np.ndarray]:
+    """Slopes of twelve levels of six rows, beside noise of one degree of freedom."""
+    rng = np.random.default_rng(1)
+    g, x = np.repeat(np.arange(12), 6), np.tile(np.arange(6.0), 12)
+    a, b = 2.0 * rng.standard_normal(12), rng.standard_normal(12)
+    return {"y": 5.0 + 0.5 * x + a[g] + b[g] * x + rng.standard_t(1.0, 72), "x": x, "g": g}
+
+
+def test_rows_with_improper_cavities_are_left_out_of_their_levels() -> None:
+    data = heavy_slopes()
+    fit = klimb.fit("y ~ x + (1 + x | g)", data, "student_t")
+    left_out = fit.loo()
+    assert left_out.failed == 0  # two rows were
+    without = klimb.fit("y ~ x + (1 + x | g)", {name: np.delete(own, 23) for name, own in data.items()}, "student_t")
+    row = {name: own[[23]] for name, own in data.items()}
+    assert left_out.log_density[23] == pytest.approx(float(np.asarray(without.log_density(None, row))[0]), abs=0.25)
+
+
+def test_a_note_says_that_levels_have_peaks() -> None:
+    rng = np.random.default_rng(2)
+    g = np.repeat(np.arange(60), 3)
+    y = 3.0 * rng.standard_normal(60)[g] + 0.1 * rng.standard_t(0.7, 180)
+    peaked, plain = (klimb.fit("y ~ 1 + (1 | g)", {"y": y, "g": g}, family)
+                     for family in ("student_t(df=0.7, scale=0.1)", "student_t(df=10, scale=1)"))
+    assert any("narrow peak" in note for note in peaked.notes)
+    assert not any("narrow peak" in note for note in plain.notes)

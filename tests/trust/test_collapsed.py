@@ -6,7 +6,8 @@ from scipy.special import log_expit, logsumexp
 
 import klimb
 from klimb.numerics.lowdiscrepancy import matched_draws
-from klimb.trust.collapsed import NODES, CollapsedWeights, _level_moments, _level_skew, quadrature
+from klimb.trust.collapsed import CollapsedWeights
+from klimb.trust.levels import NODES, level_moments, level_skew, quadrature
 
 
 def clusters(levels: int = 40, size: int = 3, sd: float = 2.0, seed: int = 0) -> dict[str, np.ndarray]:
@@ -176,10 +177,42 @@ def test_rules_average_polynomials_exactly(k: int, count: int) -> None:
 def test_third_moments_of_levels_are_those_about_their_means(k: int) -> None:
     nodes, _ = quadrature(k, 5)
     share = np.random.default_rng(k).dirichlet(np.full(len(nodes), 0.2), (3, 4)).swapaxes(1, 2)
-    mean, covariance = _level_moments(share, nodes)
-    found = _level_skew(share, nodes, mean, covariance)
+    mean, covariance = level_moments(share, nodes)
+    found = level_skew(share, nodes, mean, covariance)
     for s in range(3):
         for level in range(4):
             away = nodes - share[s, :, level] @ nodes
             cubes = away[:, :, None, None] * away[:, None, :, None] * away[:, None, None, :]
             np.testing.assert_allclose(found[s, level], np.tensordot(share[s, :, level], cubes, axes=1), atol=1e-11)
+
+
+def test_levels_with_several_modes_have_the_moments_of_their_own_grids() -> None:
+    """Slopes of levels of few rows with heavy tails: nodes that reach one mode agree among themselves."""
+    rng = np.random.default_rng(31)
+    g, x = np.repeat(np.arange(25), 5), np.tile(np.arange(5.0), 25)
+    y = 5.0 + 2.0 * rng.standard_normal(25)[g] + (0.5 + rng.standard_normal(25)[g]) * x + 0.4 * rng.standard_t(0.8, 125)
+    ones = np.ones((125, 1))
+    latent = klimb.latents.Mixed(ones, g, np.column_stack([ones, x]), cov=1e-8, group_cov=[6.0, 1.5], mean=5.0)
+    site = klimb.sites.StudentT(df=0.8, scale=0.4)
+    result = klimb.infer(latent, site, y)
+    z = matched_draws(16, 1)
+    weights = CollapsedWeights(result.problem, result.posterior, latent.shocks(result.posterior)).settled(z[:1])
+    draws = weights(z)
+    part = weights.shocks.matched(draws.moments(np.full(16, 1.0 / 16.0)))
+    a, b = np.meshgrid(np.linspace(-12.0, 12.0, 401), np.linspace(-6.0, 6.0, 401), indexing="ij")
+    means, sds = np.asarray(part.mean)[1:].reshape(25, 2), np.asarray(part.sd())[1:].reshape(25, 2)
+    for level in range(25):
+        log_p = -0.5 * (a**2 / 6.0 + b**2 / 1.5)
+        for i in np.flatnonzero(g == level):
+            log_p = log_p + site.value(np.full(1, y[i]), (5.0 + a + b * x[i]).ravel()).reshape(a.shape)
+        p = np.exp(log_p - log_p.max())
+        p /= p.sum()
+        for k, own in enumerate((a, b)):
+            mean = float((p * own).sum())
+            sd = float(np.sqrt((p * (own - mean) ** 2).sum()))
+            assert means[level, k] == pytest.approx(mean, abs=0.03 * sd)
+            assert sds[level, k] == pytest.approx(sd, rel=0.05)
+        first = np.flatnonzero(g == level)[0]  # f is the level's intercept there
+        away = a - float((p * a).sum())
+        kurtosis = float((p * away**4).sum() / (p * away**2).sum() ** 2)
+        assert weights.peaks()[first] + 3.0 == pytest.approx(kurtosis, rel=0.3)

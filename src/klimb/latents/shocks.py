@@ -198,11 +198,19 @@ class Shocks:
         rows = self.shared_rows
         return rows.along(e) if isinstance(rows, _CrossedRows) else np.asarray(e @ np.asarray(rows).T)
 
+    def _counts(self, runs: Index) -> tuple[Index, Index]:
+        """Rows of some levels, and where these begin among them."""
+        counts = np.diff(np.append(self.starts, len(self.order)))[runs]
+        return counts, np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.intp)
+
+    def rows_of(self, runs: Index) -> Index:
+        """The places of the rows of some levels among these."""
+        counts, starts = self._counts(runs)
+        return np.asarray(np.arange(counts.sum()) + np.repeat(self.starts[runs] - starts, counts))
+
     def some(self, runs: Index) -> Shocks:
         """The rows of some levels alone."""
-        counts = np.diff(np.append(self.starts, len(self.order)))[runs]
-        starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.intp)
-        rows = np.arange(counts.sum()) + np.repeat(self.starts[runs] - starts, counts)
+        starts, rows = self._counts(runs)[1], self.rows_of(runs)
         return replace(self, shared_rows=self.shared_rows[rows], level_rows=self.level_rows[rows],
                        order=self.order[rows], starts=starts, present=self.present[runs])
 

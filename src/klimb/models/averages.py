@@ -9,7 +9,7 @@ import numpy as np
 from klimb.numerics.arrays import Array
 from klimb.sites.base import Site
 from klimb.sites.prediction import predictive_cdf
-from klimb.trust.collapsed import quadrature
+from klimb.trust.levels import quadrature
 
 Rule: TypeAlias = tuple[Array, Array]  # nodes and log weights
 NODES, STEPS, REACH = (1, 2, 3, 5, 9), (0.4, 0.2), 6.4  # of averages over f, in its sds

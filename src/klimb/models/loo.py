@@ -322,12 +322,12 @@ def _levels_left_out(model: Any, points: Array, parts: Any, shares: Array, data:
 
     The other weights are where q has their mean: levels are farther from Gaussian. What a cavity is off by, beside that
     of the level alone, changes slowly with theta: linearly, from the heaviest of the ``points`` and those about an sd
-    off the mean along each hyperparameter.
+    off the mean along each hyperparameter. Where a cavity is improper at some theta, the level itself stands for it.
     """
     t = (points - shares @ points) / np.sqrt(np.maximum(shares @ (points - shares @ points) ** 2, 1e-300))
     aims = np.vstack([t[np.argmax(shares)], np.eye(t.shape[1]), -np.eye(t.shape[1])])
     chosen = list(dict.fromkeys(int(np.argmin(((t - aim) ** 2).sum(axis=1))) for aim in aims))
-    prepared, off = model.prepare(None), list[Array]()
+    prepared, off, whole = model.prepare(None), list[Array](), list[Array]()
     for k in chosen:
         here, one = model.moved(points[k]), every[k].site
         site, latent = here.site(data), here.latent
@@ -343,21 +343,27 @@ def _levels_left_out(model: Any, points: Array, parts: Any, shares: Array, data:
         if shocks is None or shocks.wide or not shocks.own.shape[1] or data.n > FEW_ROWS * len(shocks.starts):
             return every
         nodes = LEFT_NODES[shocks.own.shape[1]][int(data.n > MANY_ROWS * len(shocks.starts))]
+        if not site.log_concave and len(chosen) * data.n * (2 * nodes) ** shocks.own.shape[1] <= MOST_LEFT:
+            nodes *= 2  # modes apart from each other
         if (len(off) + 1) * data.n * nodes ** shocks.own.shape[1] > MOST_LEFT:
             break
         log_inverse, mean, variance, own = CollapsedWeights(problem, posterior, shocks, nodes=nodes,
                                                             bound=0.0).left_out()
         e = one.oracle(problem.y, m, v)
         level = cavities(one, problem.y, m, own, np.zeros(()), -e.alpha, e.gamma)
-        off.append(np.array([one.constant(problem.y) - log_inverse - level.log_density, mean - level.m,
-                             variance - level.v]))
+        direct = one.constant(problem.y) - log_inverse
+        off.append(np.array([direct - level.log_density, mean - level.m, variance - level.v]))
+        whole.append(np.array([direct, mean, variance + v - own]))
     if not off:
         return every
+    improper = np.isnan(off).any(axis=(0, 1)) | np.isnan([one.log_density for one in every]).any(axis=0)
+    off = [np.where(improper, direct, own) for direct, own in zip(whole, off, strict=True)]
+    bare = [[np.where(improper, 0.0, values) for values in (one.log_density, one.m, one.v)] for one in every]
     centre = t[chosen[: len(off)]].mean(axis=0)
     slopes = np.tensordot(np.linalg.pinv(t[chosen[: len(off)]] - centre), np.array(off), axes=1)
     moves = np.mean(off, axis=0) + np.tensordot(t - centre, slopes, axes=1)
-    return [replace(one, log_density=one.log_density + d, m=one.m + m, v=np.maximum(one.v + v, 0.5 * one.v))
-            for one, (d, m, v) in zip(every, moves, strict=True)]
+    return [replace(one, log_density=density + d, m=mean + m, v=np.maximum(variance + v, 0.5 * variance))
+            for one, (density, mean, variance), (d, m, v) in zip(every, bare, moves, strict=True)]
 
 
 def _affordable(weights: Array, n: int) -> Array:

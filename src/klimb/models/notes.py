@@ -26,6 +26,7 @@ from klimb.terms.column_moments import ColumnMoments, collinear
 from klimb.terms.encoder import Encoded, Encoder
 from klimb.terms.group import Group
 from klimb.terms.offset import OffsetTerm
+from klimb.trust.collapsed import CollapsedWeights
 
 if TYPE_CHECKING:
     from klimb.models.formula_fit import FormulaFit
@@ -38,6 +39,7 @@ OVERFLOWING = 50.0  # range of such an offset that no fit survives
 TAIL, MOVED, RESTS = 2.5, 0.5, 0.95  # prior sds; posterior sds; share of what is known that is the prior's
 MOST = 3  # notes of one kind
 LOOKED = 64  # rows up to which each is looked at
+MOST_PEAKS, PEAKED, PARTED = 5000, 4.0, -1.4  # rows up to which peaks are looked for, and excess kurtosis
 
 
 def data_notes(encoder: Encoder, encoded: Encoded, data: Observed, family: Likelihood, frame: Frame,
@@ -228,7 +230,7 @@ def posterior_notes(fit: FormulaFit, priors: Mapping[str, Any] | None) -> tuple[
     found = [text for name, text in _conflicts(fit, given) if name in given or not known]
     doubts = (term.doubt(values) for term, values in zip(fit.linear.terms, fit.linear.values, strict=True))
     return (*apart[:MOST], *found[:MOST], *_held(fit, given), *_limits(fit), *_common(fit), *_unsure(fit),
-            *(text for times, text in doubts if times > 1.0))
+            *_peaked(fit), *(text for times, text in doubts if times > 1.0))
 
 
 def _unsure(fit: FormulaFit) -> Iterator[str]:
@@ -258,6 +260,22 @@ def _unsure(fit: FormulaFit) -> Iterator[str]:
         yield (f"means of {'about ' * (step > 1)}{count:,} row{'s' * (count > 1)} are known to an order of magnitude "
                'only: read their intervals. Their sds in predict(kind="mean") rest on the far tail and are NaN'
                f"{ending}.")
+
+
+def _peaked(fit: FormulaFit) -> Iterator[str]:
+    """Rows of levels whose f is so far from Gaussian that mean, sd and skewness do not tell its intervals."""
+    problem = None if fit.result is None else fit.result.problem
+    if fit.result is None or problem is None or problem.site.log_concave or not problem.site.separable:
+        return
+    q = fit.result.posterior
+    shocks = q.latent.shocks(q) if len(q.m) <= MOST_PEAKS else None
+    if shocks is None or shocks.wide or not shocks.own.size:
+        return
+    peaks = CollapsedWeights(problem, q, shocks, bound=0.0).settled(np.zeros((1, shocks.dim))).peaks()
+    if number := int(((peaks > PEAKED) | (peaks < PARTED)).sum()):
+        yield (f"f of {number:,} row{'s' * (number > 1)} in levels with few data has several modes or a narrow peak: "
+               "the ends of intervals there, and of those levels, may be off by half an sd and more (means and sds are "
+               "not). fit.exact() has them.")
 
 
 def _common(fit: FormulaFit) -> Iterator[str]:

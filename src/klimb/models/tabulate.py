@@ -151,7 +151,8 @@ def _without_end(block: ParameterBlock, values: Array, weights: Array) -> dict[s
 
     They are where the density of u = value^power is positive at 0, and it shows where one of `DRAWS` draws comes so
     near to 0 that it moves their mean by a tenth of an sd, or their sd by a tenth. Points may end before that: what
-    the data say is smooth in u^2, which is 1 / size where u is size^-1/2, and a cubic through the lower half goes on.
+    the data say is smooth in u^2, which is 1 / size where u is size^-1/2, and a cubic through the lower half goes on;
+    no farther than that half is wide, beyond which it would be made of noise.
     """
     found = {}
     for name, prior in block.priors().items():
@@ -165,7 +166,7 @@ def _without_end(block: ParameterBlock, values: Array, weights: Array) -> dict[s
         edges = np.linspace(u.min(), median, BINS + 1)
         density = np.histogram(u, edges, weights=weights)[0] / (weights.sum() * max(edges[1] - edges[0], 1e-300))
         middle, some = 0.5 * (edges[1:] + edges[:-1]), density > 0.0
-        if some.sum() < BINS // 2:
+        if some.sum() < BINS // 2 or u.min() > median - u.min():
             continue
         told = np.log(density[some]) + middle[some] / getattr(prior, "mean", np.inf)  # by the data alone
         at_end = np.polynomial.Polynomial.fit(middle[some] ** 2, told, 3)(0.0)

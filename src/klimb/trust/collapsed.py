@@ -11,40 +11,37 @@ nodes suffice, and the weights hardly vary even where hundreds of small levels a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
-from itertools import product
+from functools import cached_property
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from klimb.infer.problem import Problem, expectations
+from klimb.infer.problem import Problem
 from klimb.latents.base import Posterior
 from klimb.latents.shocks import ShockMoments, Shocks
 from klimb.numerics.arrays import Array, finite_sum
 from klimb.numerics.dense import row_blocks
-from klimb.numerics.special import hermite
-from klimb.sites.base import Expectation, Rows, Site
+from klimb.sites.base import Site
+from klimb.trust.levels import (
+    BLOCK,
+    MANY_NODES,
+    NODES,
+    Levels,
+    SiteRows,
+    integrated,
+    level_moments,
+    level_skew,
+    quadrature,
+)
 from klimb.trust.weights import exact_site
 
-# Nodes per coefficient of a level, the fewest first: the larger the sds, the more are needed (`settled`).
-NODES = {0: (1,), 1: (5, 9, 15, 31, 63), 2: (5, 7, 11, 17), 3: (3, 5, 7)}
-SAME_SUM, SAME_SHARE = 0.01, 1e-3  # nats between the sums over levels by more and by fewer nodes; or that share of them
 FAR = 600.0  # nats beyond which a density is no number
 FEWEST_PAIRS = 4  # of draws over which levels that others stand for are averaged; with fewer these stay at e = 0
-BLOCK = 32_768  # values of log p that are held at once
 MOST_THIRD = 50_000  # third moments of levels with the shared weights that are kept
-
-
-@lru_cache(maxsize=16)
-def quadrature(k: int, count: int) -> tuple[Array, Array]:
-    """Nodes (Q, k) and log weights (Q,) of a rule for averages under N(0, I), ``count`` in every direction."""
-    z, weight = hermite(count)
-    nodes = np.array(list(product(z, repeat=k))).reshape(count**k, k)
-    return nodes, np.array([sum(one) for one in product(np.log(weight), repeat=k)], dtype=float)
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,39 +178,6 @@ class ShockWeights(ABC):
                 draws.gradient - e)
 
 
-@dataclass(frozen=True, eq=False)
-class _SiteRows:
-    """Rows with their sites, and what the log weight takes off log p there."""
-
-    site: Site
-    y: Array
-    m: Array
-    v: Array
-    a: Array
-    gamma: Array
-    expected: Array  # E_q h_i: with it taken off, every term is small and the sum of all begins at the bound
-
-    @classmethod
-    def of(cls, problem: Problem, posterior: Posterior, order: Rows) -> _SiteRows:
-        site, y = exact_site(problem.site).rows(order), problem.y[order]
-        m, v, a, gamma = (values[order] for values in (posterior.m, posterior.v, posterior.a, posterior.gamma))
-        return cls(site, y, m, v, a, gamma, expectations(site, y, m, v).value + 0.5 * gamma * v)
-
-    def log_terms(self, d: Array, starts: npt.NDArray[np.intp], log_rule: Array,
-                  slopes: bool = False) -> tuple[Expectation, Array]:
-        """log p at deviations ``d`` (..., Q, N) and its ``slopes``, if wanted; log terms of levels (..., Q, runs)."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            f = self.m + d
-            point = self.site.point(self.y, f) if slopes else Expectation(self.site.value(self.y, f), f, f)
-            h = 0.5 * self.gamma * d
-            h -= self.a
-            h *= d
-            h += point.value
-            h -= self.expected
-            logs = np.add.reduceat(h, starts, axis=-1) + log_rule[:, None]
-        return point, np.where(np.isfinite(logs), logs, -np.inf)
-
-
 class CollapsedWeights(ShockWeights):
     """The log weight of draws of the shared weights, the levels integrated out.
 
@@ -224,7 +188,8 @@ class CollapsedWeights(ShockWeights):
     def __init__(self, problem: Problem, posterior: Posterior, shocks: Shocks, most: float = np.inf,
                  nodes: int | None = None, bound: float | None = None) -> None:
         k = shocks.own.shape[1]
-        self.nodes = NODES[k][0] if nodes is None else nodes
+        narrow = 0 if problem.site.log_concave else min(2, len(NODES[k]) - 1)  # rules that reach no other mode
+        self.nodes = NODES[k][narrow] if nodes is None else nodes
         self.rule = quadrature(k, self.nodes)
         whole = len(shocks.order) * len(self.rule[1])
         n_runs = len(shocks.starts)
@@ -235,44 +200,36 @@ class CollapsedWeights(ShockWeights):
             np.random.default_rng(0).permutation(n_runs)[:kept]))
         site = exact_site(problem.site)
         self._every = problem, posterior, shocks
-        self._rows = _SiteRows.of(problem, posterior, self.shocks.order)
-        self._site, self._y = self._rows.site, self._rows.y
+        rows = SiteRows.of(problem, posterior, self.shocks.order)
+        self._levels: tuple[Levels, ...] = (Levels(self.shocks, rows, self.nodes),)
+        self.means = rows.m  # of f at every row, under q
+        self._site, self._y = rows.site, rows.y
         if bound is None or site is not problem.site:  # the bound of another likelihood than that of the fit
             every = site.oracle(problem.y, posterior.m, posterior.v).value
             bound = float(every.sum()) + problem.constant - posterior.kl
         self.bound = bound
 
     def settled(self, e: Array) -> CollapsedWeights:
-        """With as many nodes as the levels need here: the next larger rule gives the same sums at the draws ``e``."""
-        moved = self.shocks.along(e)
-        found, k, total = self, self.shocks.own.shape[1], self._sums(e, moved)
-        for count in (count for count in NODES[k] if count > self.nodes):
-            more = copy(found)
-            more.nodes, more.rule = count, quadrature(k, count)
-            before, total = total, more._sums(e, moved)
-            if np.abs(total - before).max() <= max(SAME_SUM, SAME_SHARE * float(np.abs(total).max())):
-                break
-            found = more
+        """With as many nodes as each level needs: by the next larger rule the sums at the draws ``e`` are the same."""
+        if not self.shocks.own.size:
+            return self
+        found = copy(self)
+        found._levels = self._levels[0].settled(e, self.scale)
+        found.nodes = min(found._levels[-1].nodes, MANY_NODES[self.shocks.own.shape[1]])
+        found.rule = quadrature(self.shocks.own.shape[1], found.nodes)
         return found
 
     @property
-    def _each(self) -> int:  # type: ignore[override]
-        return len(self.rule[1])
-
-    @property
-    def means(self) -> Array:
-        """Of f at every row, under q."""
-        return self._rows.m
+    def work(self) -> int:
+        each = (getattr(own.rows.site, "weights", np.ones(len(own.rows.y))) for own in self._levels)
+        return sum(len(own.rule[1]) * round(float(np.sum(n))) for own, n in zip(self._levels, each, strict=True))
 
     def evidence(self, e: Array) -> Array:
         return self.bound + self._at_rest[0] + self._sums(e)
 
-    def _sums(self, e: Array, moved: Array | None = None) -> Array:
+    def _sums(self, e: Array) -> Array:
         """The sum over all levels of the logs of their integrals, by those that stand for them."""
-        values = np.empty(len(e))
-        for some, _, _, logs in self._blocks(e, moved):
-            values[some] = self.scale * _integrated(logs)[0].sum(axis=(1, 2))
-        return values
+        return np.asarray(self.scale * sum(own.sums(e) for own in self._levels))
 
     @cached_property
     def _at_rest(self) -> tuple[float, LevelMoments]:
@@ -302,36 +259,24 @@ class CollapsedWeights(ShockWeights):
         begins = np.unique(begins[begins < len(shocks.starts)])
         for first, last in zip(begins, np.append(begins[1:], len(shocks.starts)), strict=True):
             part, levels = shocks.some(np.arange(first, last)), shocks.present[first:last]
-            _, logs = _SiteRows.of(problem, posterior, part.order).log_terms(
+            _, logs = SiteRows.of(problem, posterior, part.order).log_terms(
                 part.along(e)[:, None] + nodes @ part.level_rows.T, part.starts, log_rule)
-            values, share = _integrated(logs)
+            values, share = integrated(logs)
             total += float(values.sum())
-            found.mean[:, levels], found.covariance[:, levels] = _level_moments(share, nodes)
+            found.mean[:, levels], found.covariance[:, levels] = level_moments(share, nodes)
         return total, found
-
-    def _blocks(self, e: Array, moved: Array | None = None,
-                slopes: bool = False) -> Iterator[tuple[slice, Array, Expectation, Array]]:
-        """Blocks of draws: deviations (s, Q, N), log p there and its ``slopes``, log terms of levels (s, Q, runs)."""
-        shocks = self.shocks
-        nodes, log_rule = self.rule
-        steps = nodes @ shocks.level_rows.T
-        size = max(BLOCK // steps.size, 1)
-        for begin in range(0, len(e), size):
-            some = slice(begin, min(begin + size, len(e)))
-            d = (shocks.along(e[some]) if moved is None else moved[some])[:, None, :] + steps
-            yield some, d, *self._rows.log_terms(d, shocks.starts, log_rule, slopes)
 
     def left_out(self) -> tuple[Array, Array, Array, Array]:
         """Of each row where e = 0: log E[1 / p(y_i | f_i)], mean and variance of f_i without its own datum, and q's.
 
         1 / p(y_i | others) = E[1 / p(y_i | f_i)]; of a row that counts twice one copy goes; constants are the caller's.
         """
-        rows, starts = self._rows, self.shocks.starts
+        rows, starts = self._levels[0].rows, self.shocks.starts
         copies = np.maximum(getattr(rows.site, "weights", 1.0), 1e-300)
         middle = (rows.expected - 0.5 * rows.gamma * rows.v) / copies
         steps = self.rule[0] @ self.shocks.level_rows.T
         point, logs = rows.log_terms(steps, starts, self.rule[1])
-        each = np.repeat(_integrated(logs)[1], np.diff(np.append(starts, len(rows.y))), axis=1)
+        each = np.repeat(integrated(logs)[1], np.diff(np.append(starts, len(rows.y))), axis=1)
         each *= np.exp(np.clip(middle - np.nan_to_num(point.value / copies), -FAR, FAR))
         total = each.sum(axis=0)
         mean, found = np.einsum("qi,qi->i", each, steps) / total, np.empty((4, len(rows.y)))
@@ -340,18 +285,40 @@ class CollapsedWeights(ShockWeights):
                                        (self.shocks.level_rows**2).sum(axis=1))
         return found[0], found[1], found[2], found[3]
 
+    def peaks(self) -> Array:
+        """Excess kurtosis of f at every row where e = 0: spikes at data, or modes."""
+        found = np.zeros(len(self._y))
+        for own in self._levels:
+            counts = np.diff(np.append(own.shocks.starts, len(own.rows.y)))
+            for _, d, _, logs in own.blocks(np.zeros((1, self.shocks.dim))):
+                share = np.repeat(integrated(logs)[1][0], counts, axis=1)
+                squares = (d[0] - (share * d[0]).sum(axis=0)) ** 2
+                variance = (share * squares).sum(axis=0)
+                found[own.shocks.order] = (share * squares**2).sum(axis=0) / np.maximum(variance**2, 1e-300) - 3.0
+        return found
+
     def __call__(self, e: Array) -> CollapsedDraws:
-        shocks, rows, S = self.shocks, self._rows, len(e)
-        (L, k), runs = shocks.q.level_mean.shape, len(shocks.present)
-        nodes, _ = self.rule
+        L, k, _ = self.shocks.own.shape
+        few = k > 0 and L * (self.shocks.dim + k) ** 3 <= MOST_THIRD and self.scale == 1.0
+        each = [self._level_draws(own, e, few) for own in self._levels]
+        values, gradient = (self.scale * np.sum([own[i] for own in each], axis=0) for i in (0, 1))
+        mean, covariance, skew = (np.concatenate([own[i] for own in each], axis=1) for i in (2, 3, 4))
+        present = np.concatenate([own.shocks.present for own in self._levels])
+        values = self.bound + self._at_rest[0] + values
+        return CollapsedDraws(e, values, gradient, mean, covariance, present, lambda: self._rest(e),
+                              skew if few else np.zeros((0,) * 5))
+
+    @staticmethod
+    def _level_draws(own: Levels, e: Array, few: bool) -> tuple[Array, Array, Array, Array, Array]:
+        """What levels say at draws: their sums and the gradient of these, and moments of every u."""
+        rows, S, k, runs = own.rows, len(e), own.shocks.own.shape[1], len(own.shocks.present)
+        nodes, counts = own.rule[0], np.diff(np.append(own.shocks.starts, len(own.rows.y)))
         values, slopes = np.empty(S), np.empty((S, len(rows.y)))
         mean, covariance = np.empty((S, runs, k)), np.empty((S, runs, k, k))
-        few = k > 0 and L * (shocks.dim + k) ** 3 <= MOST_THIRD and self.scale == 1.0
-        skew = np.empty((S, runs, k, k, k) if few else (0,) * 5)
-        counts = np.diff(np.append(shocks.starts, len(rows.y)))
-        for some, d, point, logs in self._blocks(e, slopes=True):
-            value, share = _integrated(logs)
-            values[some] = self.bound + self._at_rest[0] + self.scale * value.sum(axis=(1, 2))
+        skew = np.empty((S, runs, k, k, k) if few else (0, runs, 0, 0, 0))
+        for some, d, point, logs in own.blocks(e, slopes=True):
+            value, share = integrated(logs)
+            values[some] = value.sum(axis=(1, 2))
             with np.errstate(over="ignore", invalid="ignore"):
                 slope = rows.gamma * d
                 slope -= point.alpha
@@ -359,40 +326,7 @@ class CollapsedWeights(ShockWeights):
             if not finite_sum(slope):
                 np.nan_to_num(slope, copy=False)
             slopes[some] = np.einsum("sqi,sqi->si", np.repeat(share, counts, axis=2), slope) if k else slope[:, 0]
-            mean[some], covariance[some] = _level_moments(share, nodes)
+            mean[some], covariance[some] = level_moments(share, nodes)
             if few:
-                skew[some] = _level_skew(share, nodes, mean[some], covariance[some])
-        gradient = self.scale * (slopes @ shocks.shared_rows)
-        return CollapsedDraws(e, values, gradient, mean, covariance, shocks.present, lambda: self._rest(e), skew)
-
-
-def _integrated(logs: Array) -> tuple[Array, Array]:
-    """Logs of the sums over nodes (..., 1, runs) of terms given by their ``logs`` (..., Q, runs), and their shares."""
-    top = logs.max(axis=-2, keepdims=True)
-    share = np.exp(logs - np.where(np.isfinite(top), top, 0.0))
-    total = share.sum(axis=-2, keepdims=True)
-    with np.errstate(divide="ignore"):
-        value = np.log(total) + top
-    share /= np.maximum(total, 1e-300)
-    return value, share
-
-
-def _level_moments(share: Array, nodes: Array) -> tuple[Array, Array]:
-    """Means (..., runs, k) and covariances of u by the shares (..., Q, runs) of the nodes."""
-    pairs = (nodes[:, :, None] * nodes[:, None, :]).reshape(len(nodes), -1)
-    share = np.swapaxes(share, -1, -2)
-    first = share @ nodes
-    second = (share @ pairs).reshape(*first.shape, nodes.shape[1])
-    return first, second - first[..., :, None] * first[..., None, :]
-
-
-def _level_skew(share: Array, nodes: Array, mean: Array, covariance: Array) -> Array:
-    """Third central moments (..., runs, k, k, k) of u, whose means and covariances are known."""
-    Q, k = nodes.shape
-    cubes = np.einsum("qa,qb,qc->qabc", nodes, nodes, nodes).reshape(Q, -1)
-    found = (np.swapaxes(share, -1, -2) @ cubes).reshape(*mean.shape, k, k)
-    a, b, c = mean[..., :, None, None], mean[..., None, :, None], mean[..., None, None, :]
-    found -= a * (covariance[..., None, :, :] + b * c)
-    found -= b * covariance[..., :, None, :]
-    found -= c * covariance[..., :, :, None]
-    return np.asarray(found)
+                skew[some] = level_skew(share, nodes, mean[some], covariance[some])
+        return values, slopes @ own.shocks.shared_rows, mean, covariance, skew

@@ -21,7 +21,8 @@ from klimb.latents.base import Posterior
 from klimb.latents.shocks import Shocks
 from klimb.numerics.arrays import Array, slices
 from klimb.sites.base import Site
-from klimb.trust.collapsed import BLOCK, CollapsedDraws, LevelMoments, ShockWeights
+from klimb.trust.collapsed import CollapsedDraws, LevelMoments, ShockWeights
+from klimb.trust.levels import BLOCK
 from klimb.trust.weights import exact_site
 
 MOST_JOINT = 256  # weights of all classes together
