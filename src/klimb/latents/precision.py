@@ -30,7 +30,7 @@ from klimb.latents.coordinates import LARGEST_DENSE, Coordinates, WeightCoordina
 from klimb.latents.costs import Option, Shape, sparse_factor
 from klimb.latents.linear import LinearParts, side_by_side
 from klimb.latents.precision_weights import SparseWeights
-from klimb.linalg.matrix import rows_by_length
+from klimb.linalg.csr import rows_by_length
 from klimb.linalg.sparse_cholesky import SelectedFactor, analysed, lower_triangle
 from klimb.numerics.arrays import Array, Index, Mask, as_float
 from klimb.numerics.dense import cholesky, log_det_from_cholesky, psd_square_root, row_blocks, triangular_inverse

@@ -8,7 +8,7 @@ import numpy as np
 
 from klimb._stored import SKIPPED
 from klimb.latents.weights_posterior import WeightPosterior, register, with_rest
-from klimb.linalg.matrix import rows_by_length
+from klimb.linalg.csr import rows_by_length
 from klimb.linalg.ordering import transposition
 from klimb.linalg.sparse_cholesky import SelectedFactor, analysed, lower_triangle
 from klimb.numerics.arrays import Array, Index

@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError
+from klimb.linalg.csr import rows_by_length, times_rows, with_data
 from klimb.numerics import in_place
-from klimb.numerics.arrays import Array, Index, as_float, check_finite_csr, pieces
+from klimb.numerics.arrays import Array, Index, as_float, check_finite_csr
 from klimb.numerics.dense import row_blocks, shares, together
 from klimb.numerics.lazy import scipy_sparse
 
@@ -26,7 +27,7 @@ DENSE_ENOUGH = 0.04  # share of nonzeros from which BLAS on the dense copy beats
 LARGE, WIDE, MOSTLY_ZERO = 100_000, 32, 0.2  # a dense array of this size, width and share of nonzeros may be sparse
 DENSE_LIMIT = 2**27  # entries (1 GiB) up to which a sparse matrix may be copied to a dense one
 WORTHWHILE = 1 / 20  # pairs a row over D^2 up to which pairs beat dense products, the time to build them included
-MOST_PAIRS, PAIRS_AT_A_TIME = 50_000_000, 2**20  # 600 MB
+MOST_PAIRS = 50_000_000  # 600 MB
 LARGEST_SINGLE = 1e12  # entry whose square times a million rows is a number of 32 bits
 CANCELLED = 1e-7  # x'Vx over (sum_j |x_j| sd_j)^2 below which the sum of pairs has lost too many digits
 
@@ -400,16 +401,6 @@ class PairedDesign(CsrDesign):
         return norms
 
 
-def with_data(matrix: Any, data: Any) -> Any:
-    """A CSR matrix with other entries at the same positions, which are shared."""
-    return scipy_sparse.csr_matrix((data, matrix.indices, matrix.indptr), shape=matrix.shape)
-
-
-def times_rows(matrix: Any, gamma: Array) -> Any:
-    """diag(gamma) X for a CSR matrix X."""
-    return with_data(matrix, matrix.data * np.repeat(gamma, np.diff(matrix.indptr)))
-
-
 def worth_pairing(matrix: Any) -> bool:
     """Whether the rows of a CSR matrix are short enough for `PairedDesign`."""
     counts = np.diff(matrix.indptr).astype(np.int64)
@@ -445,11 +436,3 @@ def _pair_products(matrix: Any) -> tuple[Index, Any]:
     flat = np.concatenate(columns)
     values = np.ones(len(flat)) if binary else np.concatenate(data)
     return np.concatenate(order), scipy_sparse.csr_matrix((values, flat, indptr), shape=(N, D * D))
-
-
-def rows_by_length(matrix: Any) -> Iterator[tuple[Index, Any]]:
-    """Rows of a CSR matrix with equally many nonzeros together, and where the entries of each are stored."""
-    counts = np.diff(matrix.indptr)
-    for k in np.unique(counts).tolist():
-        for rows in pieces(np.flatnonzero(counts == k), max(1, PAIRS_AT_A_TIME // max(k, 1) ** 2)):
-            yield rows, matrix.indptr[rows][:, None] + np.arange(k)

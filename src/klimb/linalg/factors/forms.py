@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from klimb.errors import NotPositiveDefiniteError
-from klimb.linalg.matrix import rows_by_length, times_rows, with_data
+from klimb.linalg.csr import rows_by_length, times_rows, with_data
 from klimb.linalg.normal_matrix import NormalMatrix, Preconditioner, SurrogateMatrix
 from klimb.linalg.operators.base import BLOCK_DOUBLES, Operator, SparseOperator, StackedOperator, as_row_indices
 from klimb.linalg.sparse_cholesky import SymbolicCholesky

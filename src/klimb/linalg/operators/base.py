@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from klimb.errors import InputError, require
-from klimb.linalg.matrix import DenseDesign, times_rows, with_data
+from klimb.linalg.csr import times_rows, with_data
+from klimb.linalg.matrix import DenseDesign
 from klimb.numerics.arrays import Array, Index, check_finite_csr, finite_sum, slices
 from klimb.numerics.lazy import scipy_sparse
 
