@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
-from weakref import ref
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ DENSE_LIMIT = 2**27  # entries (1 GiB) up to which a sparse matrix may be copied
 WORTHWHILE = 1 / 20  # pairs a row over D^2 up to which pairs beat dense products, the time to build them included
 MOST_PAIRS = 50_000_000  # 600 MB
 LARGEST_SINGLE = 1e12  # entry whose square times a million rows is a number of 32 bits
+_LAST: "WeakKeyDictionary[DesignMatrix, tuple[ref[Array], Array]]" = WeakKeyDictionary()  # X' vector, with its vector
 CANCELLED = 1e-7  # x'Vx over (sum_j |x_j| sd_j)^2 below which the sum of pairs has lost too many digits
 
 
@@ -37,7 +38,6 @@ class DesignMatrix(ABC):
 
     shape: tuple[int, int]
     rounding = float(np.finfo(float).eps)
-    _last: tuple[ref[Array], Array] | None = None
 
     @property
     def exact(self) -> "DesignMatrix":
@@ -59,13 +59,10 @@ class DesignMatrix(ABC):
 
     def transpose_times(self, vector: Array) -> Array:
         """X' vector."""
-        last = self._last  # read once: another thread may replace it
+        last = _LAST.get(self)  # read once: another thread may replace it
         if last is None or last[0]() is not vector:
-            last = self._last = (ref(vector), self._transpose_times(vector))
+            last = _LAST[self] = (ref(vector), self._transpose_times(vector))
         return last[1]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_last"}
 
     @abstractmethod
     def _transpose_times(self, vector: Array) -> Array: ...
