@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from klimb.errors import InputError, require
 from klimb.infer.problem import Problem, Start, State
 from klimb.infer.result import History, Iteration, Result, Status
-from klimb.latents.base import Latent, Posterior
+from klimb.latents.base import Latent
 from klimb.numerics.dense import threads_for
 from klimb.sites.base import Site
 
