@@ -30,7 +30,7 @@ from klimb.trust.levels import (
     BLOCK,
     MANY_NODES,
     NODES,
-    Levels,
+    LevelRows,
     SiteRows,
     integrated,
     level_moments,
@@ -201,7 +201,7 @@ class CollapsedWeights(ShockWeights):
         site = exact_site(problem.site)
         self._every = problem, posterior, shocks
         rows = SiteRows.of(problem, posterior, self.shocks.order)
-        self._levels: tuple[Levels, ...] = (Levels(self.shocks, rows, self.nodes),)
+        self._levels: tuple[LevelRows, ...] = (LevelRows(self.shocks, rows, self.nodes),)
         self.means = rows.m  # of f at every row, under q
         self._site, self._y = rows.site, rows.y
         if bound is None or site is not problem.site:  # the bound of another likelihood than that of the fit
@@ -309,7 +309,7 @@ class CollapsedWeights(ShockWeights):
                               skew if few else np.zeros((0,) * 5))
 
     @staticmethod
-    def _level_draws(own: Levels, e: Array, few: bool) -> tuple[Array, Array, Array, Array, Array]:
+    def _level_draws(own: LevelRows, e: Array, few: bool) -> tuple[Array, Array, Array, Array, Array]:
         """What levels say at draws: their sums and the gradient of these, and moments of every u."""
         rows, S, k, runs = own.rows, len(e), own.shocks.own.shape[1], len(own.shocks.present)
         nodes, counts = own.rule[0], np.diff(np.append(own.shocks.starts, len(own.rows.y)))

@@ -76,7 +76,7 @@ class SiteRows:
 
 
 @dataclass(frozen=True, eq=False)
-class Levels:
+class LevelRows:
     """Levels that are integrated out by the same number of nodes in each direction."""
 
     shocks: Shocks
@@ -92,8 +92,8 @@ class Levels:
         """Of log p that one draw takes."""
         return len(self.rows.y) * len(self.rule[1])
 
-    def some(self, runs: npt.NDArray[np.intp]) -> Levels:
-        return Levels(self.shocks.some(runs), self.rows.some(self.shocks.rows_of(runs)), self.nodes)
+    def some(self, runs: npt.NDArray[np.intp]) -> LevelRows:
+        return LevelRows(self.shocks.some(runs), self.rows.some(self.shocks.rows_of(runs)), self.nodes)
 
     def sums(self, e: Array) -> Array:
         """The logs of the integrals over levels, added up, (S,)."""
@@ -105,12 +105,12 @@ class Levels:
         variances = [np.einsum("slkk->slk", level_moments(share, self.rule[0])[1]) for _, share in found]
         return np.concatenate([value[:, 0] for value, _ in found]), np.concatenate(variances)
 
-    def settled(self, e: Array, scale: float) -> tuple[Levels, ...]:
+    def settled(self, e: Array, scale: float) -> tuple[LevelRows, ...]:
         """By as many nodes as each needs: by the next larger rule sums and variances at the draws ``e`` are the same.
 
         Each of these levels stands for ``scale`` of them. The last have the most nodes.
         """
-        moved, waiting, done, left = self.shocks.along(e), self, list[Levels](), np.inf
+        moved, waiting, done, left = self.shocks.along(e), self, list[LevelRows](), np.inf
         k, fewer = self.shocks.own.shape[1], waiting.each(e, moved)
         for count in (count for count in NODES[k] if count > self.nodes):
             more = replace(waiting, nodes=count)
