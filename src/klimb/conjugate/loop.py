@@ -162,7 +162,7 @@ class Fitted:
         return f"Fitted(bound={self.bound:.6g}, status={self.status.name}, n_iter={self.n_iter})"
 
 
-class Climb:
+class SweepRecord:
     """The history of a fit, and its end: when what the bound may still gain is below ``tol`` (1 + |bound|)."""
 
     def __init__(self, bound: float, tol: float, callback: Callable[[Iteration], Any] | None) -> None:
@@ -208,13 +208,13 @@ def fit(*evidence: Evidence, step: ProximalPoint | None = None, start: Mapping[V
     step = step or ProximalPoint()
     state = prior_state(network.variables, start)
     order = _order(network, start or {})
-    climb, stretch = Climb(network.bound(state), tol, callback), Stretch(order)
+    record, stretch = SweepRecord(network.bound(state), tol, callback), Stretch(order)
     for _ in range(max_iter):
         rule = "sweep"
         if step.keep == 0 and (longer := stretch.propose(state)) is not None:
             rule = "stretch"
             sweep(network, order, longer, step.keep)
-            if (new := network.bound(longer)) > climb.bound:
+            if (new := network.bound(longer)) > record.bound:
                 state = longer
             else:  # too far: the plain sweep from where we were
                 rule = "sweep"
@@ -225,9 +225,9 @@ def fit(*evidence: Evidence, step: ProximalPoint | None = None, start: Mapping[V
         if improve is not None and (other := improve(state)) is not None and (height := network.bound(other)) > new:
             state, new = other, height
         stretch.seen(state)
-        if climb.ends(new, 1.0 - step.keep, rule, len(order)):
+        if record.ends(new, 1.0 - step.keep, rule, len(order)):
             break
-    return climb.fitted(network, state)
+    return record.fitted(network, state)
 
 
 class Stretch:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from klimb.conjugate.families import Family, Naturals
-from klimb.conjugate.loop import Climb, Fitted, Network, add, ancestors, divergence, prior_state, sweep
+from klimb.conjugate.loop import Fitted, Network, SweepRecord, add, ancestors, divergence, prior_state, sweep
 from klimb.conjugate.variables import Evidence, NetworkState, Variable
 from klimb.errors import InputError, require
 from klimb.infer.result import Iteration
@@ -69,7 +69,7 @@ def fit_batches(make: Callable[[Any], Evidence | Sequence[Evidence]], batches: I
     state = prior_state(shared, start)
     family = ancestors(shared)
     store: dict[int, _Batch] = {}
-    climb, network = Climb(-np.inf, tol, callback), None
+    record, network = SweepRecord(-np.inf, tol, callback), None
     for number in range(1, max_iter + 1):
         count = 0
         for count, data in enumerate(batches, start=1):
@@ -88,10 +88,10 @@ def fit_batches(make: Callable[[Any], Evidence | Sequence[Evidence]], batches: I
                 "A generator ends after one pass: pass a list, or an object with __iter__.")
         new = sum(known.own + _linear(known, state) for known in store.values())  # on all data seen
         new -= sum(divergence(variable, state) for variable in family)
-        if climb.ends(new, 1.0, "pass", count, 2 + step.fresh):
+        if record.ends(new, 1.0, "pass", count, 2 + step.fresh):
             break
     assert network is not None
-    return climb.fitted(network, state)
+    return record.fitted(network, state)
 
 
 def _visit(evidence: Any, batch: _Batch, shared: tuple[Variable, ...], state: NetworkState, step: Stochastic
