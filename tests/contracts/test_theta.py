@@ -37,9 +37,10 @@ def a_point(block: ParameterBlock) -> np.ndarray:
 
 
 def test_sizes_agree(block: ParameterBlock) -> None:
-    assert len(block.names) == block.size == len(block.start) == len(block.lower) == len(block.upper)
-    assert (block.lower <= block.start).all()
-    assert (block.start <= block.upper).all()
+    start, lower, upper = block.search()
+    assert len(block.names) == block.size == len(start) == len(lower) == len(upper)
+    assert (lower <= start).all()
+    assert (start <= upper).all()
     assert len(block.signed()) == block.size
     assert block.reported(np.array([block.start, a_point(block)])).shape == (2, block.size)
 

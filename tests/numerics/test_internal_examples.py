@@ -357,7 +357,7 @@ def test_inverse_roots_of_a_diagonal() -> None:
 
 def test_rules_and_pieces_of_posteriors() -> None:
     from klimb.boosting.gaussians import Gaussians
-    from klimb.trust.collapsed import quadrature
+    from klimb.trust.levels import quadrature
     from klimb.trust.marginals import skewed_pieces
     from klimb.trust.tempered import tempered
 
@@ -366,8 +366,8 @@ def test_rules_and_pieces_of_posteriors() -> None:
     shares, means, variances = skewed_pieces(np.array([0.8]))
     assert (shares @ (variances + means**2)).round(9).tolist() == [1.0]
     assert (shares @ (means**3 + 3 * means * variances)).round(2).tolist() == [0.79]
-    found = tempered(lambda z: (-0.5 * ((z - 3.0) ** 2).sum(axis=1), 3.0 - z), np.ones(1),
-                     Gaussians(np.zeros((1, 2)), np.eye(2)[None]), 16)
+    start = Gaussians(np.zeros((1, 2)), np.eye(2)[None])
+    found = tempered(lambda z: (-0.5 * ((z - 3.0) ** 2).sum(axis=1), 3.0 - z), start, 16)
     assert np.abs(found.weights @ found.z - 3.0).max() < 0.2
     assert abs(round(found.log_evidence - np.log(2 * np.pi))) == 0
 

@@ -76,7 +76,7 @@ class Natural(Step):
             if self.memory > 1:
                 mixer.add(state)
             move = _stronger(problem, state, pace) if helped and pace.slow else None
-            state.factor.release()  # what follows needs its gamma alone
+            state.release()  # what follows needs its gamma alone
             if move is None and pace.slow and len(mixer) > 1:
                 move = _anderson(problem, state, mixer)
                 if move is None:
@@ -262,7 +262,7 @@ def _newton(problem: Problem, state: State, pace: _Pace) -> Move | None:
     if direction is None:
         return None
     linear = None if problem.site.separable else linear  # whose matrices are as large as the factor that comes now
-    state.factor.release()
+    state.release()
     for step in (1.0, 0.5):
         gamma = state.gamma + step * direction.gamma
         if problem.site.log_concave:

@@ -42,6 +42,10 @@ class State:
     mean_gain: float | None = None  # what the mean may still gain in nats, where the step knows it
     bound_error: float = 0.0  # where the bound is an estimate
 
+    def release(self) -> None:
+        """Let go of matrices that can be made again from gamma."""
+        self.factor.release()
+
     @property
     def gamma(self) -> Array:
         return self.factor.gamma

@@ -195,12 +195,16 @@ class RowState:
     def objective(self) -> float:
         return self.bound
 
+    def release(self) -> None:
+        """Nothing of the rows is held."""
+
 
 class RowProblem:
     """`klimb.infer.problem.Problem` for rows that are summed; counts passes."""
 
     def __init__(self, look: Look, solve: Solve, dense_size: int, start: SiteSums | None) -> None:
         self.look, self.solve, self.dense_size, self.start = look, solve, dense_size, start
+        self.warm = start is not None
         self.n_factor = self.n_oracle = self.n_products = 0
 
     def own_start(self) -> RowState:
