@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import klimb
 from klimb.report import charts
 from klimb.report import svg as scales
 from klimb.report.diagnostics import calibration, pit_histogram
@@ -116,6 +117,14 @@ def test_page_says_what_the_records_say() -> None:
     for part in ("y ~ wind + days + (1 | g)", "-180.5", "sd(g)", "0.60", "Trust.", "Pareto k", "normal(0, 1)",
                  "2 left out", "1 rows could not be left out", "Intercept by wind, all 6 levels"):
         assert part in words, part
+
+
+def test_fits_at_all_hyperparameters_are_counted() -> None:
+    """Not those of the search alone, which the trace has."""
+    data = {"y": np.tile([1.0, 0.0, 3.0, 2.0], 6), "g": np.repeat(list("abcdef"), 4)}
+    fit = klimb.fit("y ~ 1 + (1 | g)", data, family="poisson")
+    assert fit.n_fits > len(fit.trace.bound)
+    assert f"<dt>Fits</dt><dd><b>{fit.n_fits}</b>" in page(fit.report())
 
 
 def test_page_without_optional_parts() -> None:

@@ -40,7 +40,7 @@ def fit_report(fit: FormulaFit, *, title: str = "", reproduce: Sequence[str] = (
         parameters=tuple(fit.parameter_rows(level)),
         groups=tuple(group for term in fit.groups for group in group_effects(fit, term.name, level)),
         effects=tuple(fit.effects(interval=level)), data=data_facts(fit, source),
-        priors=tuple(Fact(name, text) for name, text in fit.priors.items()), trace=fit.trace,
+        priors=tuple(Fact(name, text) for name, text in fit.priors.items()), trace=fit.trace, n_fits=fit.n_fits,
         calibration=calibration_curve(fit, level), pit=pit(fit, level), loo=loo_record(fit), trust=fit.trust_summary,
         checks=fit.checks, residuals=residuals(fit), notes=fit.notes,
         reproduce=tuple(reproduce) or (call,), versions=versions(), title=title)

@@ -93,10 +93,11 @@ def _tiles(report: FitReport) -> str:
     tiles = [("Evidence lower bound", plain(report.bound, 6), "ELBO, of the log evidence")]
     if report.loo is not None:
         tiles.append(("Leave-one-out", f"{plain(report.loo.elpd, 5)}", f"± {plain(report.loo.se, 2)} (log density)"))
-    if report.trace is not None:
-        count = len(report.trace.bound) - 1
-        tiles.append((f"{report.trace.unit}s".capitalize(), f"{count}",
-                      "converged" if report.converged else report.status))
+    ending = "converged" if report.converged else report.status
+    if report.n_fits > 1:
+        tiles.append(("Fits", f"{report.n_fits:,}", ending))
+    elif report.trace is not None:
+        tiles.append(("Iterations", f"{len(report.trace.bound) - 1}", ending))
     tiles.append(("Rows", f"{report.n:,}", f"{report.dropped:,} left out" if report.dropped else "all used"))
     cells = "".join(f"<div><dt>{escape(name)}</dt><dd><b>{escape(value)}</b><span>{escape(note)}</span></dd></div>"
                     for name, value, note in tiles)

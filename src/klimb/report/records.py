@@ -225,6 +225,7 @@ class FitReport:
     data: tuple[Fact, ...] = ()
     priors: tuple[Fact, ...] = ()
     trace: BoundTrace | None = None
+    n_fits: int = 1  # at all hyperparameters together
     calibration: CalibrationBins | None = None
     pit: PitHistogram | None = None
     loo: Loo | None = None
