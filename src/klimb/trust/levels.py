@@ -108,16 +108,23 @@ class LevelRows:
     def settled(self, e: Array, scale: float) -> tuple[LevelRows, ...]:
         """By as many nodes as each needs: by the next larger rule sums and variances at the draws ``e`` are the same.
 
-        Each of these levels stands for ``scale`` of them. The last have the most nodes.
+        Each of these levels stands for ``scale`` of them. The last have the most nodes. Where log p is concave, levels
+        are alike, and all have as many as the sum over all of them needs.
         """
         moved, waiting, done, left = self.shocks.along(e), self, list[LevelRows](), np.inf
+        alike = self.rows.site.log_concave
         k, fewer = self.shocks.own.shape[1], waiting.each(e, moved)
         for count in (count for count in NODES[k] if count > self.nodes):
             more = replace(waiting, nodes=count)
-            if count > MANY_NODES[k] and more.values > MOST_MORE:
+            if count > MANY_NODES[k] and (alike or more.values > MOST_MORE):
                 break
             found = more.each(e, moved)
             left = min(left, max(SAME_SUM, SAME_SHARE * scale * float(np.abs(found[0].sum(axis=1)).max())))
+            if alike:
+                if scale * np.abs((found[0] - fewer[0]).sum(axis=1)).max() <= left:
+                    break
+                waiting, fewer = more, found
+                continue
             change = scale * np.abs(found[0] - fewer[0]).max(axis=0)
             spread = np.abs(found[1] / np.maximum(fewer[1], 1e-300) - 1.0).max(axis=(0, 2))
             change[spread > SAME_VARIANCE] = np.inf
