@@ -17,6 +17,7 @@ from klimb.infer.result import Result
 from klimb.models.correction import Correction, Corrector, NoCorrection, evidence_alone
 from klimb.models.repair import shared_modes
 from klimb.models.weighing import (
+    COUNTED,
     GAIN_DRAWS,
     PROBE_DRAWS,
     ByWeights,
@@ -35,7 +36,6 @@ NEGLIGIBLE = 0.003  # variance of log weights up to which sds are right to 0.5%
 NEGLIGIBLE_GAIN = 0.01  # nats between evidence and bound that move no hyperparameter
 MANY_ROWS = 20_000  # from which that is first looked for without draws
 APART = 16  # of the points of theta that moments to leading order are taken at, one of so many: others borrow them
-COUNTED = 4  # of the points of theta that third moments are taken at, one of so many
 FEW_CUBES = 5000  # numbers of third moments up to which every point of theta has them
 
 
