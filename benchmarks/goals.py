@@ -5,7 +5,7 @@
 
 CPU seconds of one thread, ours and the rival's in turn in one process, the best of a few runs after a first one; R
 packages time themselves. Memory is what tracemalloc sees at the peak, over the rows. A rival that is not installed, or
-data that are not there (``KLIMB_DATA``; --structured has the CSV files of structured models), is a line that says so.
+data that are not there (``KLIMB_DATA``; --structured has ``data/`` with the CSV files of structured models), is a line that says so.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import klimb
-from benchmarks import problems
+from benchmarks import problems, structured_goals
 from benchmarks.cases import formulas
 from benchmarks.cases.base import in_r
 from benchmarks.inducing import GPFLOW, KERNEL, problem
@@ -167,7 +167,7 @@ def small_mixed(folder: Path | None) -> list[Goal]:
         return []
     found = []
     for name, text in GLMER.items():
-        with Path(folder, f"{name.lower()}.csv").open(newline="") as file:
+        with Path(folder, "data", f"{name.lower()}.csv").open(newline="") as file:
             rows = list(csv.DictReader(file))
         numbers = {key for key in rows[0] if key not in LEVELS and _is_number(rows[0][key])}
         frame = {key: np.array([float(row[key]) if key in numbers else row[key] for row in rows]) for key in rows[0]}
@@ -200,7 +200,9 @@ def main() -> None:
     print(f"{'goal':56s} {'klimb':>9s} {'rival':>9s} {'ratio':>8s} {'bar':>6s}")
     with one_thread(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # rivals warn of iterations
-        for goal in [*classifiers(), *long_tables(), *inducing(), *small_mixed(asked.structured)]:
+        structured = structured_goals.goals(asked.structured) if asked.structured else []
+        for goal in [*classifiers(), *long_tables(), *inducing(), *small_mixed(asked.structured),
+                     *(Goal(*goal) for goal in structured)]:
             if asked.parts and not any(part in goal.name for part in asked.parts):
                 continue
             ours = goal.ours()
