@@ -5,7 +5,8 @@
 
 CPU seconds of one thread, ours and the rival's in turn in one process, the best of a few runs after a first one; R
 packages time themselves. Memory is what tracemalloc sees at the peak, over the rows. A rival that is not installed, or
-data that are not there (``KLIMB_DATA``; --structured has ``data/`` with the CSV files of structured models), is a line that says so.
+data that are not there (``KLIMB_DATA``; --structured has ``data/`` and ``refs/`` of structured models), is a line that
+says so.
 """
 
 from __future__ import annotations
