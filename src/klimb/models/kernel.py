@@ -27,6 +27,7 @@ from klimb.latents.kernel import Kernel
 from klimb.latents.kernel_weights import CrossCovariances
 from klimb.latents.markov import Markov
 from klimb.latents.outputs import Outputs
+from klimb.latents.shocks import MOST_REDUCED
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.likelihoods import Choices, Likelihood, Observed
 from klimb.models.kernel_blocks import Points
@@ -47,6 +48,15 @@ class Inputs:
 
     X: Array
     own: bool = False
+    at: Any = ...  # which of the fit's own
+
+    @property
+    def n(self) -> int:
+        return len(self.X)
+
+    def some(self, rows: Any) -> "Inputs":
+        """Some of them."""
+        return replace(self, X=self.X[rows], at=np.arange(self.n)[rows])
 
 
 @stored("model.kernel")
@@ -151,7 +161,9 @@ class KernelModel(Model):
             model = replace(self, likelihood=likelihood)
             model = replace(model, at=joined([split.get(id(block), block.start) for block in model.theta.blocks]))
         check_fields(len(model.kernel_blocks), model.fields)
-        return model
+        # Of few data the answer is that of dense matrices, which can be corrected, and costs no more.
+        short = model.form == "Markov" and len(model.X) <= MOST_REDUCED
+        return replace(model, form="Kernel") if short else model
 
     def elsewhere(self, data: Observed) -> Self | None:
         """With kernels in the units of the data: a climb from far away may see no slope."""
@@ -323,13 +335,13 @@ class KernelModel(Model):
         if self.form == "Markov":  # the chain carries all of f, so that nothing is left over for new times
             return Functionals(X[:, 0], np.zeros(len(X)), mean(X), lambda: 0.0)
         if self.form == "Inducing":
-            seen = latent if own else self._through_points(kernel, mean, X)
+            seen = latent if own and len(X) == latent.n_sites else self._through_points(kernel, mean, X)
             return Functionals(seen.row_design, seen.slack, seen.mean, lambda: _unexplained(kernel, X, seen))
         n = latent.n_sites
         if own:
-            K = latent.K
-            return Functionals(CrossCovariances(n, n, K.__getitem__, latent.kept_factor), latent.prior_variances,
-                               latent.mean, lambda: K)
+            K, at = latent.K[prepared.at], prepared.at
+            return Functionals(CrossCovariances(len(X), n, K.__getitem__, latent.kept_factor),
+                               latent.prior_variances[at], latent.mean[at], lambda: K[:, at])
         cross = CrossCovariances(len(X), n, lambda rows: kernel.gram(X[rows], self.X), latent.kept_factor)
         return Functionals(cross, kernel.diag(X), mean(X), lambda: kernel.gram(X))
 
