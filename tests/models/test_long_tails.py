@@ -116,11 +116,12 @@ def test_draws_that_stop_far_from_an_end_do_not_reach_it() -> None:
 
 
 def test_lengthscales_that_a_few_draws_miss():
-    """Five rows: long lengthscales, where all is noise, hold 4% of the mass and most of a variance (sd 0.53 under "trust")."""
+    """Five rows: long lengthscales, where all is noise, hold 4% of the mass, most of a variance (the sd was 0.53)."""
     rng = np.random.default_rng(10)
     x = rng.uniform(0.0, 5.0, 5)
     y = np.sin(1.5 * x) + 0.3 * rng.standard_normal(5)
-    kernel = klimb.kernels.RBF().with_priors(variance=klimb.priors.log_normal(1.0), lengthscale=klimb.priors.log_normal(1.0))
+    prior = klimb.priors.log_normal(1.0)
+    kernel = klimb.kernels.RBF().with_priors(variance=prior, lengthscale=prior)
     fit = klimb.gp(kernel, x, "gaussian").fit(y, hyper="integrate")
     variance, length, sigma = np.linspace(-3.5, 3.5, 29), np.linspace(-4.0, 5.0, 61), np.linspace(-7.0, 1.5, 45)
     heights = np.empty((len(length), len(variance), len(sigma)))
