@@ -235,6 +235,14 @@ def test_what_q_leaves_out_is_seen_and_corrected() -> None:
     assert q.trust.verdict != "trust"
 
 
+def test_an_sd_that_is_a_tenth_off_is_corrected() -> None:
+    """The weights' estimate of that error has noise: at 9.9% the sd of this one was 10.7% too small, and trusted."""
+    q = klimb.boost(student(3.0), 1)
+    assert q.trust.verdict == "corrected"
+    assert q.sd[0] < 0.95 * np.sqrt(3.0)
+    assert q.corrected.sd[0] == pytest.approx(np.sqrt(3.0), rel=0.05)
+
+
 def test_a_tail_without_variance_is_doubted() -> None:
     q = klimb.boost(student(1.0), 1, names=["beta"])
     assert q.khat < 0.7  # as far as draws of q can tell

@@ -343,14 +343,19 @@ def test_series_is_the_dense_gaussian_process(kernel, site):
     series, dense = (make(kernel, TIMES, likelihood, mean=kernels.means.ConstantMean(0.2), learn=learn)
                      for make in (klimb.series, klimb.gp))
     fit = series.fit(y, hyper="fixed", tol=1e-9)
-    expected = dense.infer(fit.data, tol=1e-9)  # not a fit, whose moments would be corrected: those of chains are not
-    np.testing.assert_allclose(fit.bound, expected.bound, atol=1e-8)
-    one, other = series.gradient(fit.posterior, fit.data), dense.gradient(expected.posterior, fit.data)
+    found, expected = series.infer(fit.data, tol=1e-9), dense.infer(fit.data, tol=1e-9)
+    np.testing.assert_allclose(found.bound, expected.bound, atol=1e-8)
+    one, other = series.gradient(found.posterior, fit.data), dense.gradient(expected.posterior, fit.data)
     np.testing.assert_allclose(one, other, atol=1e-6)
     assert series.names == dense.names
     at_new = dense.functionals(dense.prepare(NEW))
     mean, variance = dense.detach(expected.posterior).at(at_new.L, at_new.rest)
-    np.testing.assert_allclose(fit.uncorrected.latents(NEW).moments(), (mean + at_new.shift, variance), atol=1e-8)
+    by_chain = series.functionals(series.prepare(NEW))
+    m, v = series.detach(found.posterior).at(by_chain.L, by_chain.rest)
+    np.testing.assert_allclose((m + by_chain.shift, v), (mean + at_new.shift, variance), atol=1e-8)
+    shown, same = fit.predict(NEW, kind="all"), dense.fit(y, hyper="fixed", tol=1e-9).predict(NEW, kind="all")
+    for name, values in shown.items():  # what is shown of few times is corrected at both doors
+        np.testing.assert_allclose(values, same[name], rtol=1e-6, atol=1e-8)
     assert series.moved(series.at + 0.1).at == pytest.approx(series.at + 0.1)
 
 

@@ -284,3 +284,9 @@ def test_each_of_several_classes_is_looked_at(missing):
     assert [one.check for one in found.findings] == {"nothing": [], "a curve": ["trend"], "groups": ["group"]}[missing]
     if missing == "a curve":
         assert "of class b" in found.findings[0].sentence or "of class a" in found.findings[0].sentence
+
+
+def test_residuals_that_are_all_one_are_no_misfit() -> None:
+    fit = klimb.gp(klimb.kernels.RBF(), np.linspace(0.0, 5.0, 40)).fit(np.zeros(40))
+    assert fit.checks.verdict == "fits"
+    assert "converged" in str(fit)

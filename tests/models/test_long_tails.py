@@ -113,3 +113,28 @@ def test_draws_that_stop_far_from_an_end_do_not_reach_it() -> None:
         components = Components(np.full(2000, 1 / 2000), np.log(draws)[:, None], fit.components.parts[:1] * 2000)
         assert limits_reached(fit.model.theta, components) == {}
         assert np.isfinite(posterior_means(fit.model.theta, components)["shape"])
+
+
+def test_lengthscales_that_a_few_draws_miss():
+    """Five rows: long lengthscales, where all is noise, hold 4% of the mass, most of a variance (the sd was 0.53)."""
+    rng = np.random.default_rng(10)
+    x = rng.uniform(0.0, 5.0, 5)
+    y = np.sin(1.5 * x) + 0.3 * rng.standard_normal(5)
+    prior = klimb.priors.log_normal(1.0)
+    kernel = klimb.kernels.RBF().with_priors(variance=prior, lengthscale=prior)
+    fit = klimb.gp(kernel, x, "gaussian").fit(y, hyper="integrate")
+    variance, length, sigma = np.linspace(-3.5, 3.5, 29), np.linspace(-4.0, 5.0, 61), np.linspace(-7.0, 1.5, 45)
+    heights = np.empty((len(length), len(variance), len(sigma)))
+    for own, at in zip(heights, length, strict=True):
+        shares, axes = np.linalg.eigh(np.exp(-0.5 * (np.subtract.outer(x, x) / np.exp(at)) ** 2))
+        spread = np.multiply.outer(np.exp(variance), shares)[:, None] + np.exp(2.0 * sigma)[:, None]
+        own[:] = -0.5 * ((axes.T @ y) ** 2 / spread + np.log(spread)).sum(axis=-1)
+    mean = fit.model.theta.blocks[1].prior.mean  # of the exponential prior of sigma
+    heights += (sigma - np.exp(sigma) / mean) - 0.5 * variance[:, None] ** 2 - 0.5 * length[:, None, None] ** 2
+    weights = np.exp(heights - heights.max())
+    weights = weights.sum(axis=(1, 2)) / weights.sum()
+    centre = weights @ np.exp(length)
+    sd = np.sqrt(weights @ (np.exp(length) - centre) ** 2)
+    row = next(row for row in fit.parameter_rows() if row.name == "lengthscale")
+    assert row.mean == pytest.approx(centre, abs=0.1 * sd)
+    assert row.sd == pytest.approx(sd, rel=0.1)

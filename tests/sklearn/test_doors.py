@@ -54,6 +54,33 @@ def test_one_model_through_two_doors(formula: str, family: str, estimator: Any, 
     assert np.allclose(own_sd.ravel(), sd, rtol=1e-3)
 
 
+@pytest.mark.parametrize(("family", "estimator"), [
+    ("bernoulli", GLMClassifier()), ("categorical", GLMClassifier()), ("gamma", GLMRegressor("gamma")),
+    ("negative_binomial", GLMRegressor("negative_binomial"))], ids=["two", "three", "gamma", "counts"])
+def test_predictions_through_two_doors(family: str, estimator: Any) -> None:
+    """Few rows, whose posterior is skewed: one Gaussian for f had chances 0.07 and sds of y 98% off."""
+    rng = np.random.default_rng(42)
+    x = np.repeat(rng.standard_normal(20), 2) if family == "categorical" else rng.standard_normal(8)
+    noisy = x + 0.5 * rng.standard_normal(len(x))
+    y = {"bernoulli": noisy > 0, "categorical": np.array(["a", "b", "c"])[np.digitize(noisy, [-0.5, 0.5])],
+         "gamma": np.exp(noisy), "negative_binomial": np.floor(np.exp(noisy))}[family]
+    fit = klimb.fit("y ~ ridge(x)", {"x": x, "y": y}, family, hyper="optimise")
+    model, X = estimator.fit(x[:, None], y), np.linspace(-3.0, 3.0, 7)[:, None]
+    new = {"x": X[:, 0]}
+    if family in ("bernoulli", "categorical"):
+        columns = fit.predict(new)
+        chances = model.predict_proba(X)
+        expected = columns["mean"] if family == "bernoulli" else np.column_stack(list(columns.values()))
+        np.testing.assert_allclose(chances[:, 1] if family == "bernoulli" else chances, expected, atol=1e-4)
+        np.testing.assert_allclose(np.exp(model.predict_log_proba(X)), chances, atol=1e-6)
+        return
+    columns = fit.predict(new, kind="response")
+    mean, sd = model.predict(X, return_std=True)
+    ends = model.predict_quantiles(X, (0.05, 0.95)).T
+    for own, name in zip((mean, sd, *ends), ("mean", "sd", "lower", "upper"), strict=True):
+        np.testing.assert_allclose(own, columns[name], rtol=1e-3)
+
+
 def test_the_dot_of_ridge_takes_the_other_columns(table: dict[str, np.ndarray]) -> None:
     data = {name: table[name] for name in ("a", "b", "c", "yes")}
     dot, named = (klimb.fit(f"yes ~ {right}", data, "bernoulli", hyper="optimise")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Verdict: TypeAlias = Literal["trust", "corrected", "doubt"]
 CHECKED = 1 << 11  # draws of q; a quarter as many from each wider mixture
-MISSING, SD_ERROR, SHIFT, GAP = 0.02, 0.1, 0.1, 0.04  # from which q's own moments should not be used
+MISSING, SD_ERROR, SHIFT, GAP = 0.02, 0.05, 0.1, 0.04  # from which q's own moments should not be used
 ROUGH = 0.2  # nats by which a surrogate may be off
 HEAVY = 10.0  # times the average: weights below it settle an average whatever their tail looks like
 

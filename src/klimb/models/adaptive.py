@@ -62,6 +62,7 @@ LAST, LONG = 0.01, 0.12  # mass of the most extreme values, and the share of a v
 STEPS, NOTHING = 6, 4.0  # fits along such a tail, and nats below its best at which what it adds to a variance ends
 HEAVY, MOST_HEAVY = 0.02, 8  # share of a variance at one point of many from which it is fitted, and how many are
 AGREED = 0.2  # nats that a surrogate may claim too much there
+MOST_FITTED = 4096  # points that the next proposal is fitted to
 HALF = 0.5  # the same for what is printed, whose tails a test teaches most of
 
 
@@ -237,7 +238,10 @@ def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledThet
         if 2 * len(drawn) > most or (found.khat < GOOD_KHAT and found.n_effective >= ENOUGH_EFFECTIVE):
             return found
         floor = 0.05 * axes @ axes.T
-        fresh = [(len(drawn), fold(fit_students(found.drawn_theta, found.weights, COMPONENTS, floor)))]
+        smoothed = smoothed_points(found, BEYOND)  # which has seen the tests too: few draws may miss a tail
+        places, weights = _heavy(found) if smoothed is None else (smoothed.theta, smoothed.weights)
+        thin = max(len(places) // MOST_FITTED, 1)
+        fresh = [(len(drawn), fold(fit_students(places[::thin], weights[::thin], COMPONENTS, floor)))]
         found = replace(found, **points.known())
         if walked is not None and len(tail := found.theta[walked[found.values[walked] > found.values.max() - FALL]]):
             root = np.linalg.cholesky(floor + np.cov(found.drawn_theta.T, aweights=found.weights))

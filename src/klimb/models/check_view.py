@@ -159,12 +159,12 @@ class CheckView:
 
     @cached_property
     def moments(self) -> tuple[float, float]:
-        """Skewness and excess kurtosis of the residuals."""
+        """Skewness and excess kurtosis of the residuals; 0 where all are one."""
         assert self.residuals is not None
         centred, share = self.residuals - float(self.counts @ self.residuals) / self.n, self.counts / self.n
-        squares = centred**2
-        variance = max(float(share @ squares), 1e-300)
-        return float(share @ (squares * centred)) / variance**1.5, float(share @ squares**2) / variance**2 - 3.0
+        sd = float(np.sqrt(share @ centred**2))
+        away = centred / sd if sd > 0.0 else centred
+        return float(share @ away**3), float(share @ away**4) - 3.0 * (sd > 0.0)
 
     @cached_property
     def n_free(self) -> float:

@@ -22,7 +22,7 @@ from klimb.likelihoods import Observed
 from klimb.models.components import Components, Latents
 from klimb.models.loo import LeaveOneOut, leave_one_out
 from klimb.models.model import Model
-from klimb.models.prediction import PredictionKind, checked_interval, columns_of, tail_notes
+from klimb.models.prediction import PredictionKind, checked_interval, columns_by_rows, tail_notes
 from klimb.models.search import Peak
 from klimb.models.solution import Solution, spread_of
 from klimb.models.tabulate import parameter_rows, posterior_means
@@ -259,11 +259,27 @@ class Fit:
         interval : float
             Mass of the central credible intervals; that of the fit unless given.
         """
-        columns = columns_of(self.latents(new), kind, self._tail(interval), self._levels, None)
+        columns = self._columns(self._prepared_inputs(new), kind, self._tail(interval))
         if new is not None or self.data is None or self.data.merged is None:
             return columns
         inverse = self.data.merged.inverse  # the caller's rows again
         return {name: np.where(inverse < 0, np.nan, values[inverse]) for name, values in columns.items()}
+
+    def _columns(self, prepared: Any, kind: PredictionKind, tail: float | None, aux: Any = None, *,
+                 fitted: bool = False, **options: Any) -> dict[str, Array]:
+        """The columns of prepared rows."""
+        return columns_by_rows(self.components, self.model, prepared, kind, tail, self._levels, aux, fitted=fitted,
+                               **options)
+
+    def moments(self, new: Any = None) -> tuple[Array, Array]:
+        """Mean and sd of y at new rows, noise included, which cost less than the intervals of ``predict``."""
+        found = self._columns(self._prepared_inputs(new), "response", None)
+        return found["mean"], found["sd"]
+
+    def quantile(self, new: Any, p: float) -> Array:
+        """That of y at new rows, noise included."""
+        found = self._columns(self._prepared_inputs(new), "response", min(p, 1.0 - p))
+        return found["lower" if p <= 0.5 else "upper"]
 
     def latents(self, new: Any = None) -> Latents:
         """f at new rows: one row of means and variances per point of theta."""

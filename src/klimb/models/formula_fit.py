@@ -21,7 +21,7 @@ from klimb.models.components import Components, Latents
 from klimb.models.fit import Fit, numbers_of
 from klimb.models.linear import LinearModel
 from klimb.models.linear_parts import LinearRows, named_term
-from klimb.models.prediction import PredictionKind, by_blocks, columns_by_rows, in_place, is_elsewhere
+from klimb.models.prediction import PredictionKind, by_blocks, in_place, is_elsewhere
 from klimb.models.tabulate import cut_rows, level_functionals, level_moments, linear_rows, mixture_rows, rows_as_printed
 from klimb.numerics.arrays import Array
 from klimb.report.records import CoefficientRow, EffectCurve, FitReport
@@ -260,8 +260,8 @@ class FormulaFit(Fit):
             typical = {variable.name: [variable.typical] for variable in self.encoder.variables}
             columns = self.predict(typical, kind=kind, interval=interval, re=False)
             return make_frame({name: np.full(frame.n, np.nan) for name in columns}, frame)
-        shown = partial(columns_by_rows, self.components, self.model, tail=tail, levels=self._levels, aux=aux,
-                        fitted=prepared is self.linear.rows, new_levels=re is not False)
+        shown = partial(self._columns, tail=tail, aux=aux, fitted=prepared is self.linear.rows,
+                        new_levels=re is not False)
         columns, prefix = shown(prepared, kind), "f_" if kind == "all" else ""
         printed = rows_as_printed(self.model.theta, prepared, self._level_shift)
         if printed is not prepared and kind in ("latent", "all"):

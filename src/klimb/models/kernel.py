@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, TypeAlias
 import numpy as np
 
 from klimb._stored import stored
-from klimb.errors import InputError, require
+from klimb.errors import InputError, KlimbError, require
 from klimb.kernels import Kernel as Covariance
 from klimb.kernels import Matern12, Matern32, Matern52, Product, Sum
 from klimb.kernels.inducing_points import MOST_AUTOMATIC, choose_inducing
@@ -27,6 +27,7 @@ from klimb.latents.kernel import Kernel
 from klimb.latents.kernel_weights import CrossCovariances
 from klimb.latents.markov import Markov
 from klimb.latents.outputs import Outputs
+from klimb.latents.shocks import MOST_REDUCED
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.likelihoods import Choices, Likelihood, Observed
 from klimb.models.kernel_blocks import Points
@@ -38,6 +39,7 @@ from klimb.theta import ParameterBlock, Theta
 Form: TypeAlias = Literal["Kernel", "Inducing", "Markov"]  # the latent
 SITES, LOOKED_AT = 32, 0.99  # at which it is seen what inducing points leave, and the share of sites among them
 SMALL, GROWTH = (0.1, 0.05), 1.5  # errors that points enough leave, and the factor by which they become more
+PERIODS, MOST_SCANNED, ROUGH = 48, 1000, 0.01  # of loose fits to up to so many rows, to this tolerance
 SMOOTHNESS: dict[type[Covariance], float] = {Matern12: 0.5, Matern32: 1.5, Matern52: 2.5}
 
 
@@ -47,6 +49,15 @@ class Inputs:
 
     X: Array
     own: bool = False
+    at: Any = ...  # which of the fit's own
+
+    @property
+    def n(self) -> int:
+        return len(self.X)
+
+    def some(self, rows: Any) -> "Inputs":
+        """Some of them."""
+        return replace(self, X=self.X[rows], at=np.arange(self.n)[rows])
 
 
 @stored("model.kernel")
@@ -151,19 +162,44 @@ class KernelModel(Model):
             model = replace(self, likelihood=likelihood)
             model = replace(model, at=joined([split.get(id(block), block.start) for block in model.theta.blocks]))
         check_fields(len(model.kernel_blocks), model.fields)
-        return model
+        # Of few data the answer is that of dense matrices, which can be corrected, and costs no more.
+        short = model.form == "Markov" and len(model.X) <= MOST_REDUCED
+        return replace(model, form="Kernel") if short else model
 
     def elsewhere(self, data: Observed) -> Self | None:
         """With kernels in the units of the data: a climb from far away may see no slope."""
         units = self.likelihood.units(data)
         variance = units.spread**2 + units.centre**2
         typical = [kernel.typical(self.X, variance, data.shares) for kernel in self.kernels]
-        if all(one is own for one, own in zip(typical, self.kernels, strict=True)):
-            return None
-        pairs: Any = zip(self.kernel_blocks, typical, strict=True)
+        near = all(one is own for one, own in zip(typical, self.kernels, strict=True))
+        model = self if near else self._with_kernels(typical)
+        waves = model._by_period(data)
+        return waves if waves is not None else None if near else model
+
+    def _with_kernels(self, kernels: Sequence[Covariance]) -> Self:
+        """Where a search begins from such kernels."""
+        pairs: Any = zip(self.kernel_blocks, kernels, strict=True)
         blocks = tuple(replace(block, kernel=kernel) if block.size else block for block, kernel in pairs)
         model = replace(self, at=np.zeros(0), kernel_blocks=blocks)
         return replace(model, at=model.theta.start)
+
+    def _by_period(self, data: Observed) -> Self | None:
+        """At the best of many periods, between which a climb finds no way; None without one period, or for many rows.
+
+        Frequencies are evenly spaced from half a wave over the inputs up to two rows a wave.
+        """
+        names = [(k, name) for k, kernel in enumerate(self.kernels) for name in kernel.free if _is_period(name)]
+        extent = float(np.ptp(self.X, axis=0).max(initial=0.0))
+        if len(names) != 1 or not extent > 0.0 or len(self.X) > MOST_SCANNED:
+            return None
+        (k, name), found = names[0], list[tuple[float, Self]]()
+        for number in range(1, min(len(self.X), PERIODS) + 1):
+            with suppress(KlimbError):
+                one = self.kernels[k].with_parameters({name: 2.0 * extent / number})
+                here = self._with_kernels([*self.kernels[:k], one, *self.kernels[k + 1 :]])
+                found.append((here.infer(data, tol=ROUGH).bound + here.log_prior()[0], here))
+        found = [pair for pair in found if np.isfinite(pair[0])]
+        return max(found, key=lambda pair: pair[0])[1] if found else None
 
     # -- the latent
 
@@ -323,15 +359,19 @@ class KernelModel(Model):
         if self.form == "Markov":  # the chain carries all of f, so that nothing is left over for new times
             return Functionals(X[:, 0], np.zeros(len(X)), mean(X), lambda: 0.0)
         if self.form == "Inducing":
-            seen = latent if own else self._through_points(kernel, mean, X)
+            seen = latent if own and len(X) == latent.n_sites else self._through_points(kernel, mean, X)
             return Functionals(seen.row_design, seen.slack, seen.mean, lambda: _unexplained(kernel, X, seen))
         n = latent.n_sites
         if own:
-            K = latent.K
-            return Functionals(CrossCovariances(n, n, K.__getitem__, latent.kept_factor), latent.prior_variances,
-                               latent.mean, lambda: K)
+            K, at = latent.K[prepared.at], prepared.at
+            return Functionals(CrossCovariances(len(X), n, K.__getitem__, latent.kept_factor),
+                               latent.prior_variances[at], latent.mean[at], lambda: K[:, at])
         cross = CrossCovariances(len(X), n, lambda rows: kernel.gram(X[rows], self.X), latent.kept_factor)
         return Functionals(cross, kernel.diag(X), mean(X), lambda: kernel.gram(X))
+
+
+def _is_period(name: str) -> bool:
+    return name.rpartition(".")[2].partition("[")[0] == "period"
 
 
 def _title(kernel: Covariance) -> str:

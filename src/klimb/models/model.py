@@ -215,6 +215,14 @@ class Model(ABC):
     def prepare(self, new: Any) -> Any:
         """New rows encoded once, for all points of theta; None stands for the rows of the fit."""
 
+    def count(self, prepared: Any) -> int:
+        """How many rows those are."""
+        return int(prepared.n)
+
+    def some(self, prepared: Any, rows: Any) -> Any:
+        """Some of them."""
+        return prepared.some(rows)
+
     @abstractmethod
     def functionals(self, prepared: Any) -> Functionals:
         """f at the prepared rows as functionals of the weights, at the present theta."""

@@ -36,9 +36,11 @@ NODES = {5: (0.0, 0.1), 10: (0.1, 0.5), 20: (0.5, 1.0), 48: (1.0, np.inf)}  # fo
 ALIKE = 0.5  # sd of a log odds up to which these nodes give the mean of a chance as well, to ten digits
 
 
-def columns_of(f: Latents, kind: PredictionKind, tail: float, levels: tuple[str, ...], aux: Any,
+def columns_of(f: Latents, kind: PredictionKind, tail: float | None, levels: tuple[str, ...], aux: Any,
                whole: Densities | None = None) -> dict[str, Array]:
     """The columns of one kind of prediction; with "all", those of each, told apart by their prefix.
+
+    Without ``tail`` they are mean and sd of y itself.
 
     Where the ``whole`` densities of f are known, what is said of it and of the mean of y comes from these.
     """
@@ -49,6 +51,9 @@ def columns_of(f: Latents, kind: PredictionKind, tail: float, levels: tuple[str,
     some = f.thinned(MOST_DRAWS).for_sites()
     sites = some.sites(aux)
     columns: dict[str, Array] = {}
+    if tail is None:
+        mean, sd = response_moments(some, sites)
+        return {"mean": mean, "sd": sd}
     if kind in ("latent", "all"):
         columns |= _prefixed("f_" if kind == "all" else "", latent_columns(whole or f, tail, likelihood.fields))
     if kind in ("mean", "all") and whole is not None:
@@ -61,8 +66,9 @@ def columns_of(f: Latents, kind: PredictionKind, tail: float, levels: tuple[str,
 
 
 @threads_for(0)
-def columns_by_rows(components: Components, model: Any, prepared: Any, kind: PredictionKind, tail: float,
-                    levels: tuple[str, ...], aux: Any, *, fitted: bool, **options: Any) -> dict[str, Array]:
+def columns_by_rows(components: Components, model: Any, prepared: Any, kind: PredictionKind,
+                    tail: float | None, levels: tuple[str, ...], aux: Any, *, fitted: bool,
+                    **options: Any) -> dict[str, Array]:
     """The columns of prepared rows, some rows at a time; ``options`` are those of the model's functionals.
 
     For many rows of the fit one Gaussian with the moments of all points of theta stands for them, unless a sample of
@@ -70,7 +76,8 @@ def columns_by_rows(components: Components, model: Any, prepared: Any, kind: Pre
     The sd of a mean that is known to an order of magnitude is NaN.
     """
     def columns(some: Any, parts: Components, models: Any) -> dict[str, Array]:
-        rows, own = prepared.some(some), {name: values[some] for name, values in (aux or {}).items()}
+        rows = prepared if isinstance(some, slice) and some == slice(0, n) else model.some(prepared, some)
+        own = {name: values[some] for name, values in (aux or {}).items()}
         if (densities := whole.pointed(model, rows, **options)) is not None:
             shares, m, v = densities.pieces()
             return columns_of(Latents(shares, m, v, models[:1] * len(m)), kind, tail, levels, own or None, densities)
@@ -94,7 +101,8 @@ def columns_by_rows(components: Components, model: Any, prepared: Any, kind: Pre
         return found
 
     whole, components = components, components.parted
-    n, many = prepared.n, len(components.weights) * prepared.n > TOGETHER
+    n = model.count(prepared)
+    many = len(components.weights) * n > TOGETHER
     one = components.condensed() if fitted and many else None
     if one is not None:
         some = np.sort(np.random.default_rng(0).choice(n, SAMPLED, replace=False))
@@ -105,7 +113,7 @@ def columns_by_rows(components: Components, model: Any, prepared: Any, kind: Pre
     models, found = components.models(model), dict[str, Array]()
     size = max(TOGETHER // max(len(models), len(whole.parts[0].points)), 1)
     for begin in range(0, max(n, 1), size):
-        rows = slice(begin, begin + size)
+        rows = slice(begin, min(begin + size, n))
         for name, values in columns(rows, components, models).items():
             found.setdefault(name, np.empty(n))[rows] = values
     return found
@@ -265,12 +273,19 @@ def response_columns(f: Latents, sites: list[Site], tail: float) -> dict[str, Ar
         sd = np.sqrt(np.sum(chances * (numbers - mean[:, None]) ** 2, axis=1))
         low, high = (np.argmax(upto >= min(p, 1.0 - 1e-12), axis=1).astype(np.float64) for p in (tail, 1.0 - tail))
         return {"mean": mean, "sd": sd, "lower": low, "upper": high}
+    mean, sd = response_moments(f, sites)
+    more = {"median": response_quantile(f, sites, 0.5)} if moments_missing(f.weights, sites)[0] > HEAVY else {}
+    return {"mean": mean, "sd": sd, "lower": response_quantile(f, sites, tail),
+            "upper": response_quantile(f, sites, 1.0 - tail), **more}
+
+
+def response_moments(f: Latents, sites: list[Site]) -> tuple[Array, Array]:
+    """Mean and sd of y under the mixture, NaN where it has none."""
     moments = [site.response_moments(m, v) for site, m, v in zip(sites, f.m, f.v, strict=True)]
     means, variances = (np.array([pair[k] for pair in moments]) for k in (0, 1))
-    ends = {"lower": response_quantile(f, sites, tail), "upper": response_quantile(f, sites, 1.0 - tail)}
     if sites[0].log_concave or sites[0].response != "real":
         mean, variance = mixture_moments(f.weights, means, variances)
-        return {"mean": mean, "sd": np.sqrt(variance), **ends}
+        return mean, np.sqrt(variance)
     no_mean, no_sd = moments_missing(f.weights, sites)
     mean, variance = np.full_like(means[0], np.nan), np.full_like(means[0], np.nan)
     if no_mean <= HEAVY:
@@ -279,8 +294,7 @@ def response_columns(f: Latents, sites: list[Site], tail: float) -> dict[str, Ar
     if no_sd <= HEAVY:
         some = np.isfinite(variances).all(axis=1)
         variance = mixture_moments(f.weights[some] / f.weights[some].sum(), means[some], variances[some])[1]
-    more = {"median": response_quantile(f, sites, 0.5)} if no_mean > HEAVY else {}
-    return {"mean": mean, "sd": np.sqrt(variance), **ends, **more}
+    return mean, np.sqrt(variance)
 
 
 def response_quantile(f: Latents, sites: list[Site], p: float) -> Array:

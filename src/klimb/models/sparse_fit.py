@@ -84,6 +84,12 @@ class OperatorModel(Model):
                 "Use the columns of the fit, without the intercept's.")
         return with_intercept(given, "X_new", self.intercept)
 
+    def count(self, prepared: Operator) -> int:
+        return prepared.shape[0]
+
+    def some(self, prepared: Operator, rows: Any) -> Operator:
+        return prepared.take(rows)
+
     def functionals(self, prepared: Operator) -> Functionals:
         none = np.zeros(prepared.shape[0])
         return Functionals(prepared if self.form == "Implicit" else prepared.explicit, none, none)

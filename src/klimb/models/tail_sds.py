@@ -34,7 +34,8 @@ def tail_sds(f: Latents, skewness: Array | None, components: Components, sd: Arr
     if (mean := mean_by_f(model)) is None:
         return sd
     exponential = _exponential(model)
-    plain = all(term.kind in ("fixed", "offset") for term in getattr(model, "terms", ())) and f.v.any()
+    kinds = {term.kind for term in getattr(model, "terms", ())}
+    plain = bool(kinds) and kinds <= {"fixed", "offset"} and f.v.any()
     if by_leading_order(model, components):
         return np.where(f.predictors(f.sites())[0].v[heaviest] > VAGUE**2, np.nan, sd)
     if not plain:  # groups and fields have a scale of their own, and f at draws of a sampler is known

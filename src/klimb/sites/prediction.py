@@ -60,10 +60,7 @@ class Prediction:
 
     def quantile(self, p: ArrayLike) -> Array:
         """The smallest y with P(Y <= y) >= p: n of them for a scalar ``p``, n x k for k levels. Classes: 0, 1, ..."""
-        levels = as_float(p, "p")
-        refuse((levels <= 0.0) | (levels >= 1.0), levels, "A quantile needs p strictly between 0 and 1",
-               "Pass levels such as 0.05 and 0.95.")
-        require(levels.ndim <= 1, "p must be a scalar or have 1 dimension", f"shape {levels.shape}", "Flatten it.")
+        levels = levels_of(p)
         found = [self.site.response_quantile(float(level), self.m, self.v) for level in np.atleast_1d(levels)]
         return found[0] if levels.ndim == 0 else np.column_stack(found)
 
@@ -81,6 +78,15 @@ class Prediction:
         generator = np.random.default_rng(rng)
         f = self.m + np.sqrt(self.v) * generator.standard_normal((n, self.m.size))
         return draw_response(self.site, f, generator)
+
+
+def levels_of(p: ArrayLike) -> Array:
+    """Of quantiles, checked."""
+    levels = as_float(p, "p")
+    refuse((levels <= 0.0) | (levels >= 1.0), levels, "A quantile needs p strictly between 0 and 1",
+           "Pass levels such as 0.05 and 0.95.")
+    require(levels.ndim <= 1, "p must be a scalar or have 1 dimension", f"shape {levels.shape}", "Flatten it.")
+    return levels
 
 
 def predict(site: Site, m: ArrayLike, v: ArrayLike) -> Prediction:

@@ -17,7 +17,8 @@ from klimb.likelihoods import Likelihood, likelihood, named_site
 from klimb.models.fit import Fit
 from klimb.numerics.arrays import Array, ArrayLike, as_float
 from klimb.rows.distinct import Rows, distinct_rows
-from klimb.sites import Prediction, Site
+from klimb.sites import Site
+from klimb.sites.prediction import levels_of
 
 SMALLEST = 1e-15  # probability of a class that is told from 0
 TINY = 1e-6  # probabilities below this have few digits left as what others leave of one
@@ -103,26 +104,25 @@ class Regressor(RegressorMixin, Estimator):
 
         With ``return_std`` also its standard deviation, noise included.
         """
-        prediction = self._prediction(X)
-        mean = np.where(np.isnan(prediction.mean), prediction.m, prediction.mean)
-        return (mean, np.sqrt(prediction.var)) if return_std else mean
+        X = self._checked_rows(X)
+        mean, sd = self._fits[0].moments(X)
+        mean = np.where(np.isnan(mean), self._moments(X)[0][:, 0], mean) if np.isnan(mean).any() else mean
+        return (mean, sd) if return_std else mean
 
     def predict_quantiles(self, X: Any, q: ArrayLike = (0.05, 0.5, 0.95)) -> Array:
         """Quantiles of y, one column per level; (0.05, 0.95) are the ends of a 90 % interval."""
-        return np.asarray(self._prediction(X).quantile(q))
+        fit, X, levels = self._fits[0], self._checked_rows(X), levels_of(q)
+        found = [fit.quantile(X, float(level)) for level in np.atleast_1d(levels)]
+        return found[0] if levels.ndim == 0 else np.column_stack(found)
 
     def predict_log_density(self, X: Any, y: ArrayLike) -> Array:
         """log p(y | X, training data) of each row: the score that sees the whole distribution."""
-        return np.asarray(self._prediction(X).log_density(as_float(y, "y", ndim=1)))
+        return self._fits[0].log_density(as_float(y, "y", ndim=1), self._checked_rows(X))
 
     def predict_latent(self, X: Any) -> tuple[Array, Array]:
         """Mean and standard deviation of f, the response on the scale of the link, without noise."""
         m, v = self._moments(self._checked_rows(X))
         return m[:, 0], np.sqrt(v[:, 0])
-
-    def _prediction(self, X: Any) -> Prediction:
-        m, v = self._moments(self._checked_rows(X))
-        return self._fits[0].model.new_site().predict(m[:, 0], v[:, 0])
 
     @property
     def dispersion_(self) -> dict[str, float]:
@@ -176,11 +176,10 @@ class Classifier(ClassifierMixin, Estimator):
 
     def predict_log_proba(self, X: Any) -> Array:
         """Log probabilities of the classes, one column each, accurate also where they are tiny."""
-        m, v = self._moments(self._checked_rows(X))
-        site = self._fits[0].model.new_site()
-        if site.n_outputs > 1:
-            return _log_probabilities(site, m, v, m.shape[1])
-        parts = [_log_probabilities(site, m[:, k], v[:, k], 2) for k in range(m.shape[1])]
+        return self._logs(self._checked_rows(X))
+
+    def _logs(self, X: Any) -> Array:
+        parts = [_log_probabilities(fit, X) for fit in self._fits]
         if len(parts) == 1:
             return parts[0]
         logs = np.column_stack([part[:, 1] for part in parts])  # of each class against the rest
@@ -220,12 +219,11 @@ class Classifier(ClassifierMixin, Estimator):
 
         Those of several classes are right to 1e-12; ``predict_log_proba`` says by how many orders one is smaller.
         """
-        check_is_fitted(self)
-        site = self._fits[0].model.new_site()
-        if site.n_outputs > 1:
-            p = np.maximum(site.predict(*self._moments(self._checked_rows(X))).probabilities(), SMALLEST)
+        X = self._checked_rows(X)
+        if self._together:
+            p = np.maximum(_probabilities(self._fits[0], X), SMALLEST)
         else:
-            p = np.exp(self.predict_log_proba(X))
+            p = np.exp(self._logs(X))
         return np.asarray(p / p.sum(axis=1, keepdims=True))
 
     def decision_function(self, X: Any) -> Array:
@@ -289,14 +287,22 @@ def _positive(value: Any, name: str) -> float:
     return number
 
 
-def _log_probabilities(site: Site, m: Array, v: Array, n_classes: int) -> Array:
+def _probabilities(fit: Fit, X: Any) -> Array:
+    """Of the classes, one column each."""
+    columns = fit.predict(X)
+    if "mean" in columns:
+        return np.column_stack([1.0 - columns["mean"], columns["mean"]])
+    return np.column_stack(list(columns.values()))
+
+
+def _log_probabilities(fit: Fit, X: Any) -> Array:
     """Logarithms of the probabilities, where those are tiny from the logarithmic form, which costs more."""
-    p = site.predict(m, v).probabilities()
+    p = _probabilities(fit, X)
     logs = np.log(np.maximum(p, TINY))
-    for k in range(n_classes):
+    for k in range(p.shape[1]):
         rows = np.flatnonzero(p[:, k] <= TINY)
         if rows.size:
-            logs[rows, k] = site.predict(m[rows], v[rows]).log_density(np.full(len(rows), float(k)))
+            logs[rows, k] = fit.log_density(np.full(len(rows), float(k)), X[rows])
     return logs
 
 
