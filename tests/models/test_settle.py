@@ -175,7 +175,7 @@ def test_predicted_variances_are_those_of_factorisations_to_first_order(monkeypa
         state = problem.at_sites(q.a + factor * q.gamma * q.m, factor * q.gamma)
         found = judged(model, problem, state, lambda other, posterior: other.gradient(posterior, data)[0]
                        + other.log_prior()[1][0])
-        near = Near.of(state)
+        near = Near.of(state, float(model.at[0]))
         assert near is not None
         solved = solve_predicted(found, near, 1e-6)
         assert solved is not None

@@ -12,7 +12,7 @@ from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.latents.base import Factor, Latent, Posterior, Product, checked_outputs, draws_from, sites_of, variances_at
 from klimb.latents.coordinates import Coordinates, dense_coordinates, weight_coordinates
 from klimb.latents.costs import Option, Shape, cheapest, dual, primal
-from klimb.latents.kernel import DenseFactor, Kernel, kernel_factor
+from klimb.latents.kernel import DenseFactor, Kernel, kernel_factor, positive
 from klimb.latents.linear import LinearParts, WeightPrior
 from klimb.latents.shocks import MOST_REDUCED, UNSEEN, Shocks
 from klimb.latents.weights_posterior import AttachedWeights, DenseWeights, WeightPosterior, WideWeights
@@ -230,8 +230,9 @@ class Weights(Latent):
         assert self._K is not None
         cross, first = self._K[:, : len(posterior.a)], posterior.latent
         assert isinstance(first, Weights)
-        v = np.diagonal(self._K) - first._dense_factor(posterior).explained(cross)
-        return self.mean + cross @ posterior.a, np.maximum(v, 0.0) + self.slack
+        prior = np.diagonal(self._K)
+        v = positive(prior - first._dense_factor(posterior).explained(cross), prior)
+        return self.mean + cross @ posterior.a, v + self.slack
 
     def design(self) -> Array:
         return np.concatenate([block for _, block in self.X.scaled_blocks(self.prior.root)])

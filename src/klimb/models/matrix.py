@@ -14,15 +14,16 @@ import numpy as np
 from klimb.errors import require
 from klimb.infer.loop import infer
 from klimb.infer.problem import Problem
-from klimb.infer.start import local_sites, sites_at, start_at
+from klimb.infer.start import sites_at, start_at
 from klimb.latents.outputs import Outputs
 from klimb.latents.weights import Weights
 from klimb.likelihoods import Choices, Left, Likelihood, Merged, Observed
 from klimb.models.components import Components
 from klimb.models.fit import Fit
 from klimb.models.linear import LinearModel
+from klimb.models.predicted import sites_in_cavities
 from klimb.models.products import solve_by_products, too_large
-from klimb.models.settle import FROM_MODE, Settled, settle, settled
+from klimb.models.settle import Settled, settle, settled
 from klimb.models.solution import Solution, solve
 from klimb.numerics.arrays import Array
 from klimb.rows.distinct import Rows
@@ -132,13 +133,16 @@ def _from_part(part: Settled, models: Sequence[LinearModel], data: Observed) -> 
     found = [own.marginals_from_first(few) for own, few in zip(latent.parts, q.latent.split(q), strict=True)]
     m, v = (np.concatenate(values) for values in zip(*found, strict=True))
     site, k = model.site(data), len(q.a)
-    if site.separable:  # marginals of rows that were not seen are what their own sites meet
-        slope, gamma = local_sites(Problem(latent, site.rough(), data.y), m, v, replace(q, m=m, v=v))
-        slope[:k], gamma[:k] = q.a + q.gamma * q.m, q.gamma
+    if site.separable:  # what the sites of some leave, the others meet
+        a, seen = np.zeros(len(m)), np.zeros(len(m))
+        a[:k], seen[:k] = q.a, q.gamma
+        problem = Problem(latent, site.rough(), data.y)
+        gamma = np.where(seen > 0.0, seen, np.maximum(problem.oracle(m, v).gamma, 0.01 / v))
+        slope, gamma = sites_in_cavities(problem, 1.0 / v - seen, m, a, gamma)
     else:
         slope, gamma = sites_at(site, data.y, m, v)
     start = start_at(latent, slope, gamma)
-    tol = FROM_MODE if site.separable else WARM_TOL
+    tol = np.inf if site.separable else WARM_TOL
     return Settled(here, start, curvature=part.curvature, tol=tol)
 
 
