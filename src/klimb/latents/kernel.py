@@ -125,10 +125,10 @@ class KernelFactor(DenseFactor):
         would drift away from mu + K a, and the bound with it.
         """
         x = self._solve_once(b)
-        Kx = self._K @ x
+        Kx = dense.times(self._K, x)
         if self._uneven:
             x += self._solve_once(b - x - self.gamma * Kx)
-            Kx = self._K @ x
+            Kx = dense.times(self._K, x)
         return x, Kx
 
     def _solve_once(self, b: Array) -> Array:
@@ -257,7 +257,12 @@ def kernel_factor(K: Array, gamma: Array, *, single: bool = False) -> DenseFacto
     """The cheapest factor for these signs of gamma, in ``single`` precision if it may be and has digits enough."""
     if gamma.size and gamma.min() < 0:
         return SignedKernelFactor(K, gamma)
-    return KernelFactor(K, gamma, single=single and bool(gamma @ np.diagonal(K) < MOST_SINGLE))
+    return KernelFactor(K, gamma, single=single and enough_in_single(K, gamma))
+
+
+def enough_in_single(K: Array, gamma: Array) -> bool:
+    """Whether single precision has digits enough for these sites."""
+    return bool(gamma.min(initial=0.0) >= 0.0 and gamma @ np.diagonal(K) < MOST_SINGLE)
 
 
 class Kernel(Latent):

@@ -21,6 +21,7 @@ from klimb.likelihoods import Choices, Left, Likelihood, Merged, Observed
 from klimb.models.components import Components
 from klimb.models.fit import Fit
 from klimb.models.linear import LinearModel
+from klimb.models.plain_steps import in_single
 from klimb.models.predicted import sites_in_cavities
 from klimb.models.products import solve_by_products, too_large
 from klimb.models.settle import Settled, settle, settled
@@ -127,12 +128,13 @@ def _from_part(part: Settled, models: Sequence[LinearModel], data: Observed) -> 
     """Where all rows begin: at the scale that some found, with the sites that their posterior predicts."""
     model = next(one for one in models if one.inputs is part.model.inputs)
     q: Any = part.posterior
+    site = model.site(data)
     assert part.before is not None
-    here = model.moved(np.array([part.before[0]]))
+    here = in_single(model.moved(np.array([part.before[0]])), site.separable)
     latent: Any = here.latent
     found = [own.marginals_from_first(few) for own, few in zip(latent.parts, q.latent.split(q), strict=True)]
     m, v = (np.concatenate(values) for values in zip(*found, strict=True))
-    site, k = model.site(data), len(q.a)
+    k = len(q.a)
     if site.separable:  # what the sites of some leave, the others meet
         a, seen = np.zeros(len(m)), np.zeros(len(m))
         a[:k], seen[:k] = q.a, q.gamma

@@ -122,6 +122,11 @@ def triangular_solve(lower: Array, rhs: Array, *, transpose: bool = False) -> Ar
     return np.asarray(solution)
 
 
+def times(matrix: Array, vector: Array) -> Array:
+    """A product in the precision of the matrix, which NumPy would copy to that of the vector."""
+    return np.asarray(matrix @ vector.astype(matrix.dtype, copy=False), dtype=np.float64)
+
+
 def symmetric_from_lower(lower: Array) -> Array:
     """The symmetric matrix with this lower triangle; what stands above it is ignored."""
     return mirror(lower.copy(order="F"))
