@@ -9,7 +9,7 @@ import pytest
 from klimb.infer.problem import Problem
 from klimb.latents.kernel import KernelFactor
 from klimb.models.plain_steps import judged
-from klimb.models.predicted import Near
+from klimb.models.predicted import Near, sites_in_cavities
 from klimb.models.predicted import solved as solve_predicted
 from klimb.models.search import find_peak, under
 from klimb.models.settle import Settled, settled
@@ -182,3 +182,28 @@ def test_predicted_variances_are_those_of_factorisations_to_first_order(monkeypa
         moved = model.moved(solved[2])
         errors.append(Problem(moved.latent, problem.site, data.y).at_sites(*solved[:2]).stationarity)
     assert errors[1] <= 0.05 * errors[0]
+
+
+def test_predicted_variances_follow_a_scale_that_moves_far() -> None:
+    """As sites that all grow take information from each other: variances to first order are three times as far off."""
+    model, data = wide_model(300, 400, 1.0, 2)
+    q = model.infer(data).posterior
+    near = Near.of(Problem(model.latent, model.site(data), data.y).at_sites(q.a + q.gamma * q.m, q.gamma), 0.0)
+    assert near is not None
+    left, share = 1.0 / q.v - q.gamma, np.exp(1.0)
+    exact = KernelFactor(share * model.latent.mvm(np.eye(300)), q.gamma).variances()
+    found, first = near.left(left, left, q.gamma, share * q.gamma), near.by_squares(q.v * (share - 1.0) * q.gamma)
+    for _ in range(5):
+        found = near.left(left, found, q.gamma, share * q.gamma)
+    first = left * np.exp((first / q.v - (share - 1.0) * q.gamma) / left)
+    errors = [np.abs(np.log(share / (one + share * q.gamma) / exact)).mean() for one in (found, first)]
+    assert errors[0] < 0.35 * errors[1]
+
+
+def test_sites_of_rows_that_others_predict_meet_in_their_means() -> None:
+    model, data = wide_model(300, 400, 1.0, 2)
+    q, problem = (strict := model.infer(data, tol=1e-9)).posterior, Problem(model.latent, model.site(data), data.y)
+    assert strict.converged
+    nothing = np.zeros(300)
+    slope, gamma = sites_in_cavities(problem, 1.0 / q.v - q.gamma, problem.latent.mean, nothing, np.full(300, 0.2))
+    assert problem.at_sites(slope, gamma).stationarity < 0.6 < problem.at_sites(nothing, gamma).stationarity

@@ -32,7 +32,7 @@ LEFT, LEAST = 1e-3, (0.1, 1e-3)  # of the residual which such steps may leave; o
 SQUARED = 0.2  # of the square of a residual is left by a step with matrices of its own (pcmac, basehock: 0.06 to 0.1)
 SHARES = 1.0, 0.3  # of the way to what was solved for that are tried
 BENT = 0.1  # of the curvature with the sites held, at least, is left where they follow
-ASTRAY = 10.0  # times the least residual so far: what follows is of no use
+ASTRAY = 10.0  # times the least residual so far: back to where that was, and half as far
 REACH = 1.0  # most that the log scale moves from a state
 FARTHEST_SITE = 2.0  # that a log lambda may move, and 1,000 times that a gamma may change
 
@@ -64,6 +64,13 @@ class Near(NamedTuple):
         """(I + G K)^-1 b and K times that at this state, in single precision."""
         Kx = self.sd * symmetric_product(1.0, self.R, self.sd * b)
         return b - self.state.gamma * Kx, Kx
+
+    def left(self, alone: Array, about: Array, before: Array, after: Array) -> Array:
+        """Lambda where it is ``alone`` at some gamma and ``about`` so much at another, at which it is asked for."""
+        free = 1.0 - self.state.gamma * self.state.v  # lambda v
+        told = (about / (about + before) - about / (about + after)) / free
+        change = (self.by_squares(told) - told) / free
+        return np.asarray(alone * np.exp(np.clip(change, -FARTHEST_SITE, FARTHEST_SITE)))
 
     def gain(self, state: State) -> float:
         """What natural steps gain, to second order."""
@@ -122,18 +129,15 @@ def solved(found: Joint, made: Near, least: float) -> Solved | None:
     theta, v, n, began, mean = model.theta, state.v, len(state.v), float(model.at[0]), problem.latent.mean
     xs = np.reshape(model._grams.fixed_columns(), (-1, n))
     seen = sum(float(x @ state.factor.solve(state.gamma * x)[0]) for x in xs)
-    alone, bend, free = 1.0 / v - state.gamma, found.bend, 1.0 - made.state.gamma * made.state.v  # lambda v
+    alone, bend = 1.0 / v - state.gamma, found.bend
     low, high = max(theta.lower[0], began - REACH), min(theta.upper[0], began + REACH)
     a, gamma, at, left, last, enough = state.a, state.gamma, began, alone, list[tuple[Array, Array]](), least
-    rest, best, number, goal = (xs @ a) @ xs, np.inf, 0, None
+    rest, best, goal, part = (xs @ a) @ xs, np.inf, None, 1.0
     K_a = rest + np.exp(2.0 * (made.at - began)) * (state.m - mean - rest)  # K of the state that products are of
     for k in range(MOST):
         share, rest, moved = float(np.exp(2.0 * (at - began))), (xs @ a) @ xs, np.exp(2.0 * (at - made.at))
         Ka = rest + moved * (K_a - rest)
-        m, told = mean + Ka, left / (left + state.gamma) - left / (left + share * gamma)
-        others = (made.by_squares(told / free) - told / free) / free
-        with np.errstate(over="ignore"):
-            left = alone * np.exp(np.clip(others, -FARTHEST_SITE, FARTHEST_SITE))
+        left, m = made.left(alone, left, state.gamma, share * gamma), mean + Ka
         spread = share / (left + share * gamma)
         e = problem.oracle(m, spread)
         slope = float(a @ Ka) - float(gamma @ spread) - float(np.square(xs @ a).sum()) + seen
@@ -143,18 +147,32 @@ def solved(found: Joint, made: Near, least: float) -> Solved | None:
         residual = np.concatenate([np.sqrt(v) * b, v * (e.gamma - gamma), [np.sqrt(bend) * step]])
         size = float(np.abs(residual).max())
         enough = max(enough, LEFT * size) if k == 0 else enough
-        if size < best:
-            best, number, goal = size, k, (a + gamma * m, gamma, np.array([at]))
-        if not enough < size < ASTRAY * best:
-            break
-        x, Kx = made.solve(b)
-        ahead = np.concatenate([a - x, K_a - Kx, np.log(gamma) + change, [at + step]])
-        last = [*last, (ahead, residual)][-COMBINED:]
-        weights = anderson_weights(np.array([one[1] for one in last])) if k else np.ones(1)
-        target = sum(weight * one[0] for weight, one in zip(weights, last, strict=True))
+        if size <= enough:
+            return a + gamma * m, gamma, np.array([at])
+        if not np.isfinite(min(size, best)):
+            return None
+        if size < ASTRAY * best:
+            x, Kx = made.solve(b)
+            here = np.concatenate([a, K_a, np.log(gamma), [at]])
+            ahead = here + part * np.concatenate([-x, -Kx, change, [step]])
+            if size < best:
+                best, goal = size, (a + gamma * m, gamma, np.array([at])) if k else None
+                safe = here, ahead, residual, left
+            last = [*last, (ahead, residual)][-COMBINED:]
+        else:
+            here, ahead, residual, left = safe
+            part, ahead = 0.5 * part, 0.5 * (here + ahead)
+            safe, last = (here, ahead, residual, left), [(ahead, residual)]
+        target = _combined(last)
         a, K_a, at = target[:n], target[n : 2 * n], float(np.clip(target[-1], low, high))
         gamma = np.clip(np.exp(np.clip(target[2 * n : -1], -700.0, 700.0)), 1e-3 * state.gamma, 1e3 * state.gamma)
-    return goal if number or best <= enough else None
+    return goal
+
+
+def _combined(last: list[tuple[Array, Array]]) -> Array:
+    """Where the combination of steps leads whose residual is least."""
+    weights = anderson_weights(np.array([one[1] for one in last])) if last[1:] else np.ones(1)
+    return np.asarray(sum(weight * one[0] for weight, one in zip(weights, last, strict=True)))
 
 
 def sites_in_cavities(problem: Problem, left: Array, m: Array, a: Array, gamma: Array) -> tuple[Array, Array]:
@@ -177,8 +195,7 @@ def sites_in_cavities(problem: Problem, left: Array, m: Array, a: Array, gamma: 
         x = _by_products(problem.latent, gamma, b)
         ahead = np.concatenate([a - x, Ka - problem.latent.mvm(x), np.log(gamma) + change])
         last = [*last, (ahead, residual)][-COMBINED:]
-        weights = anderson_weights(np.array([one[1] for one in last])) if last[1:] else np.ones(1)
-        target = sum(weight * one[0] for weight, one in zip(weights, last, strict=True))
+        target = _combined(last)
         a, Ka, gamma = target[:n], target[n : 2 * n], np.exp(target[2 * n :])
     return found
 
