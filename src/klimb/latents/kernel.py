@@ -177,7 +177,8 @@ class KernelFactor(DenseFactor):
         """Columns of V of sites that say nearly nothing: K e_i - K G^1/2 B^-1 G^1/2 K e_i."""
         W = self.explained_root(weak)
         half = dense.alike(blas, "trmm", W)(1.0, self._inverse, W, lower=1, trans_a=1, overwrite_b=1)
-        return np.asarray(self._K[:, weak] - self._K @ (self._root[:, None] * half))
+        half *= self._root[:, None]
+        return np.asarray(self._K[:, weak] - dense.times(self._K, half))
 
     def correlations(self, sd: Array) -> npt.NDArray[np.float32] | None:
         weak = np.flatnonzero(self.gamma * sd**2 < WEAK_SINGLE)

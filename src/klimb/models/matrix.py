@@ -24,7 +24,7 @@ from klimb.models.linear import LinearModel
 from klimb.models.plain_steps import in_single
 from klimb.models.predicted import sites_in_cavities
 from klimb.models.products import solve_by_products, too_large
-from klimb.models.settle import Settled, settle, settled
+from klimb.models.settle import LOOSE, Settled, settle, settled
 from klimb.models.solution import Solution, solve
 from klimb.numerics.arrays import Array
 from klimb.rows.distinct import Rows
@@ -104,7 +104,7 @@ def fit_matrix(given: MatrixData, ways: Sequence[Scaling], make: Make, priors: d
         data = given.data.take(slice(k))
         parts = [_of_first(model, given, data.n, alone=len(models) == 1) for model in models]
         begun = _best([_from_unit_scale(part, data) for part in parts], BEHIND * k / n)
-        begun = _best([settled(one, data, PART_TOL) for one in begun], BEHIND * k / n)
+        begun = _best([settled(replace(one, tol=LOOSE), data, PART_TOL) for one in begun], BEHIND * k / n)
         begun = [_from_part(one, models, given.data) for one in begun]
     elif len(models) > 1:
         begun = _best([_from_unit_scale(model, given.data) for model in models], BEHIND)

@@ -122,9 +122,9 @@ def triangular_solve(lower: Array, rhs: Array, *, transpose: bool = False) -> Ar
     return np.asarray(solution)
 
 
-def times(matrix: Array, vector: Array) -> Array:
-    """A product in the precision of the matrix, which NumPy would copy to that of the vector."""
-    return np.asarray(matrix @ vector.astype(matrix.dtype, copy=False), dtype=np.float64)
+def times(matrix: Array, other: Array) -> Array:
+    """A product in the precision of the first matrix, of which NumPy would make a copy in that of the other."""
+    return np.asarray(matrix @ other.astype(matrix.dtype, copy=False), dtype=np.float64)
 
 
 def symmetric_from_lower(lower: Array) -> Array:
