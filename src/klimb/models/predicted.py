@@ -92,10 +92,11 @@ def predicted_steps(model: Any, data: Observed, problem: Problem, state: State, 
         near = size <= small[0] and made.gain(state) <= small[1] and found.gain <= BENT * enough
         if near and (coarse or not found.model.loose):
             return found._replace(done=True)
+        size = max(size, float(np.sqrt(2.0 * found.gain)))  # the scale's own
         expected = size**2 / before
         if expected > small[0] and state is not first:  # these matrices do not make the next state the last
             made, expected = Near.of(state, float(found.model.at[0])) or made, SQUARED * size**2
-        before, single = size, coarse or expected > small[0]
+        before, single = state.stationarity, coarse or expected > small[0]
         goal = solved(found, made, min(LEAST[0] * small[0], LEAST[1]))
         tried = (_ahead(found, data, goal, share, slope_of, single) for share in SHARES if goal is not None)
         after = next(filter(None, tried), None)
