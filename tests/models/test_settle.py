@@ -68,11 +68,27 @@ def test_sites_and_scale_move_together_by_plain_steps_from_a_mode() -> None:
     np.testing.assert_allclose(q.v / exact.v, 1.0, atol=2e-3)
 
 
-def test_an_eighth_of_the_rows_begins_a_wide_fit_and_all_rows_end_it() -> None:
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether factorisations of 800 rows or more were in single precision."""
+    made, plain = list[bool](), KernelFactor.__init__
+
+    def noted(self: KernelFactor, K: Any, gamma: Any, *, single: bool = False) -> None:
+        made.extend([single] * (len(gamma) >= 800))
+        plain(self, K, gamma, single=single)
+
+    monkeypatch.setattr(KernelFactor, "__init__", noted)
+    return made
+
+
+def test_an_eighth_of_the_rows_begins_a_wide_fit_and_all_rows_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(5)
     X = rng.standard_normal((1100, 1200)) * (rng.random((1100, 1200)) < 0.02)
     y = X @ rng.standard_normal(1200) + rng.logistic(size=1100) > 0
+    made = counted(monkeypatch)
     fit = GLMClassifier(standardize=True).fit(X, y).fit_
+    assert len(made) <= 4
+    assert made.count(False) <= 2
+    monkeypatch.undo()
     peak = find_peak(fit.model.moved(fit.model.theta.start), fit.observed, tol=1e-5)
     assert fit.model.by_gram
     assert fit.model.at[0] == pytest.approx(peak.model.at[0], abs=5e-3)  # of which bounds know the square
@@ -138,14 +154,7 @@ def test_sites_and_scale_are_solved_for_with_predicted_variances(away: float, mo
     """From another scale few factorisations lead to the peak, most of them in single precision."""
     model, data = wide_model(850, 900, 1.0, 1)
     assert model.by_gram
-    made = list[bool]()
-    plain = KernelFactor.__init__
-
-    def counted(self: KernelFactor, K: Any, gamma: Any, *, single: bool = False) -> None:
-        made.append(single)
-        plain(self, K, gamma, single=single)
-
-    monkeypatch.setattr(KernelFactor, "__init__", counted)
+    made = counted(monkeypatch)
     begun = settled(Settled(replace(model.moved(model.at + away), loose=True)), data, 1e-6)
     assert len(made) <= 8
     assert made.count(False) <= 3
