@@ -9,7 +9,7 @@ import pytest
 from klimb.infer.problem import Problem
 from klimb.latents.kernel import KernelFactor
 from klimb.models.plain_steps import judged
-from klimb.models.predicted import Near
+from klimb.models.predicted import Near, sites_in_cavities
 from klimb.models.predicted import solved as solve_predicted
 from klimb.models.search import find_peak, under
 from klimb.models.settle import Settled, settled
@@ -68,11 +68,27 @@ def test_sites_and_scale_move_together_by_plain_steps_from_a_mode() -> None:
     np.testing.assert_allclose(q.v / exact.v, 1.0, atol=2e-3)
 
 
-def test_an_eighth_of_the_rows_begins_a_wide_fit_and_all_rows_end_it() -> None:
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether factorisations of 800 rows or more were in single precision."""
+    made, plain = list[bool](), KernelFactor.__init__
+
+    def noted(self: KernelFactor, K: Any, gamma: Any, *, single: bool = False) -> None:
+        made.extend([single] * (len(gamma) >= 800))
+        plain(self, K, gamma, single=single)
+
+    monkeypatch.setattr(KernelFactor, "__init__", noted)
+    return made
+
+
+def test_an_eighth_of_the_rows_begins_a_wide_fit_and_all_rows_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(5)
     X = rng.standard_normal((1100, 1200)) * (rng.random((1100, 1200)) < 0.02)
     y = X @ rng.standard_normal(1200) + rng.logistic(size=1100) > 0
+    made = counted(monkeypatch)
     fit = GLMClassifier(standardize=True).fit(X, y).fit_
+    assert len(made) <= 4
+    assert made.count(False) <= 2
+    monkeypatch.undo()
     peak = find_peak(fit.model.moved(fit.model.theta.start), fit.observed, tol=1e-5)
     assert fit.model.by_gram
     assert fit.model.at[0] == pytest.approx(peak.model.at[0], abs=5e-3)  # of which bounds know the square
@@ -138,14 +154,7 @@ def test_sites_and_scale_are_solved_for_with_predicted_variances(away: float, mo
     """From another scale few factorisations lead to the peak, most of them in single precision."""
     model, data = wide_model(850, 900, 1.0, 1)
     assert model.by_gram
-    made = list[bool]()
-    plain = KernelFactor.__init__
-
-    def counted(self: KernelFactor, K: Any, gamma: Any, *, single: bool = False) -> None:
-        made.append(single)
-        plain(self, K, gamma, single=single)
-
-    monkeypatch.setattr(KernelFactor, "__init__", counted)
+    made = counted(monkeypatch)
     begun = settled(Settled(replace(model.moved(model.at + away), loose=True)), data, 1e-6)
     assert len(made) <= 8
     assert made.count(False) <= 3
@@ -175,10 +184,35 @@ def test_predicted_variances_are_those_of_factorisations_to_first_order(monkeypa
         state = problem.at_sites(q.a + factor * q.gamma * q.m, factor * q.gamma)
         found = judged(model, problem, state, lambda other, posterior: other.gradient(posterior, data)[0]
                        + other.log_prior()[1][0])
-        near = Near.of(state)
+        near = Near.of(state, float(model.at[0]))
         assert near is not None
         solved = solve_predicted(found, near, 1e-6)
         assert solved is not None
         moved = model.moved(solved[2])
         errors.append(Problem(moved.latent, problem.site, data.y).at_sites(*solved[:2]).stationarity)
     assert errors[1] <= 0.05 * errors[0]
+
+
+def test_predicted_variances_follow_a_scale_that_moves_far() -> None:
+    """As sites that all grow take information from each other: variances to first order are three times as far off."""
+    model, data = wide_model(300, 400, 1.0, 2)
+    q = model.infer(data).posterior
+    near = Near.of(Problem(model.latent, model.site(data), data.y).at_sites(q.a + q.gamma * q.m, q.gamma), 0.0)
+    assert near is not None
+    left, share = 1.0 / q.v - q.gamma, np.exp(1.0)
+    exact = KernelFactor(share * model.latent.mvm(np.eye(300)), q.gamma).variances()
+    found, first = near.left(left, left, q.gamma, share * q.gamma), near.by_squares(q.v * (share - 1.0) * q.gamma)
+    for _ in range(5):
+        found = near.left(left, found, q.gamma, share * q.gamma)
+    first = left * np.exp((first / q.v - (share - 1.0) * q.gamma) / left)
+    errors = [np.abs(np.log(share / (one + share * q.gamma) / exact)).mean() for one in (found, first)]
+    assert errors[0] < 0.35 * errors[1]
+
+
+def test_sites_of_rows_that_others_predict_meet_in_their_means() -> None:
+    model, data = wide_model(300, 400, 1.0, 2)
+    q, problem = (strict := model.infer(data, tol=1e-9)).posterior, Problem(model.latent, model.site(data), data.y)
+    assert strict.converged
+    nothing = np.zeros(300)
+    slope, gamma = sites_in_cavities(problem, 1.0 / q.v - q.gamma, problem.latent.mean, nothing, np.full(300, 0.2))
+    assert problem.at_sites(slope, gamma).stationarity < 0.6 < problem.at_sites(nothing, gamma).stationarity

@@ -125,10 +125,10 @@ class KernelFactor(DenseFactor):
         would drift away from mu + K a, and the bound with it.
         """
         x = self._solve_once(b)
-        Kx = self._K @ x
+        Kx = dense.times(self._K, x)
         if self._uneven:
             x += self._solve_once(b - x - self.gamma * Kx)
-            Kx = self._K @ x
+            Kx = dense.times(self._K, x)
         return x, Kx
 
     def _solve_once(self, b: Array) -> Array:
@@ -177,7 +177,8 @@ class KernelFactor(DenseFactor):
         """Columns of V of sites that say nearly nothing: K e_i - K G^1/2 B^-1 G^1/2 K e_i."""
         W = self.explained_root(weak)
         half = dense.alike(blas, "trmm", W)(1.0, self._inverse, W, lower=1, trans_a=1, overwrite_b=1)
-        return np.asarray(self._K[:, weak] - self._K @ (self._root[:, None] * half))
+        half *= self._root[:, None]
+        return np.asarray(self._K[:, weak] - dense.times(self._K, half))
 
     def correlations(self, sd: Array) -> npt.NDArray[np.float32] | None:
         weak = np.flatnonzero(self.gamma * sd**2 < WEAK_SINGLE)
@@ -257,7 +258,12 @@ def kernel_factor(K: Array, gamma: Array, *, single: bool = False) -> DenseFacto
     """The cheapest factor for these signs of gamma, in ``single`` precision if it may be and has digits enough."""
     if gamma.size and gamma.min() < 0:
         return SignedKernelFactor(K, gamma)
-    return KernelFactor(K, gamma, single=single and bool(gamma @ np.diagonal(K) < MOST_SINGLE))
+    return KernelFactor(K, gamma, single=single and enough_in_single(K, gamma))
+
+
+def enough_in_single(K: Array, gamma: Array) -> bool:
+    """Whether single precision has digits enough for these sites."""
+    return bool(gamma.min(initial=0.0) >= 0.0 and gamma @ np.diagonal(K) < MOST_SINGLE)
 
 
 class Kernel(Latent):

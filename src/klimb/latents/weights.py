@@ -12,7 +12,7 @@ from klimb.errors import InputError, NotPositiveDefiniteError
 from klimb.latents.base import Factor, Latent, Posterior, Product, checked_outputs, draws_from, sites_of, variances_at
 from klimb.latents.coordinates import Coordinates, dense_coordinates, weight_coordinates
 from klimb.latents.costs import Option, Shape, cheapest, dual, primal
-from klimb.latents.kernel import DenseFactor, Kernel, kernel_factor
+from klimb.latents.kernel import DenseFactor, Kernel, enough_in_single, kernel_factor, positive
 from klimb.latents.linear import LinearParts, WeightPrior
 from klimb.latents.shocks import MOST_REDUCED, UNSEEN, Shocks
 from klimb.latents.weights_posterior import AttachedWeights, DenseWeights, WeightPosterior, WideWeights
@@ -24,6 +24,7 @@ from klimb.numerics.dense import (
     row_blocks,
     symmetric_from_lower,
     threads_for,
+    times,
     triangular_inverse,
 )
 
@@ -166,7 +167,7 @@ class Weights(Latent):
     def with_gram(cls, design: DesignMatrix, mean: Any, cov: Any, K: Array, *, single: bool = False) -> Weights:
         """In the dual form, with K = X Sigma X' at hand: for searches that know how it moves with the prior.
 
-        Far from the optimum, factors may be in ``single`` precision.
+        Far from the optimum, K and factors may be in ``single`` precision.
         """
         found = cls.__new__(cls)
         found._build(design, WeightPrior(mean, cov, design.shape[1]), 0.0, "dual", 1, K)
@@ -194,7 +195,7 @@ class Weights(Latent):
 
     def mvm(self, a: Array) -> Array:
         if self._K is not None:
-            return np.asarray(self._K @ a)
+            return times(self._K, a)
         return self.X.times(self.prior.covariance_times(self.X.transpose_times(a)))
 
     def cancelled(self, a: Array) -> float:
@@ -205,7 +206,9 @@ class Weights(Latent):
 
     def factor(self, gamma: Array) -> Factor:
         if self._K is not None:
-            return kernel_factor(self._K, gamma, single=self._single)  # [A] Eq. (18)-(19)
+            digits = not self._single or enough_in_single(self._K, gamma)
+            K = self._K if digits else self.X.outer_gram(self.prior.root)
+            return kernel_factor(K, gamma, single=self._single)  # [A] Eq. (18)-(19)
         return PrimalFactor(self.X, self.prior, gamma, self.n_outputs)
 
     def bound_gradient(self, posterior: Posterior) -> Array:
@@ -230,8 +233,9 @@ class Weights(Latent):
         assert self._K is not None
         cross, first = self._K[:, : len(posterior.a)], posterior.latent
         assert isinstance(first, Weights)
-        v = np.diagonal(self._K) - first._dense_factor(posterior).explained(cross)
-        return self.mean + cross @ posterior.a, np.maximum(v, 0.0) + self.slack
+        prior = np.diagonal(self._K)
+        v = positive(prior - first._dense_factor(posterior).explained(cross), prior)
+        return self.mean + cross @ posterior.a, v + self.slack
 
     def design(self) -> Array:
         return np.concatenate([block for _, block in self.X.scaled_blocks(self.prior.root)])

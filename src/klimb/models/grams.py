@@ -25,11 +25,11 @@ class Grams:
     priors: tuple[WeightsPrior | None, ...]
     kept: dict[str, Any]
 
-    def total(self) -> Array:
-        """X Sigma X'."""
+    def total(self, *, single: bool = False) -> Array:
+        """X Sigma X', in single precision where that is enough."""
         parts = [(self._scale(number, prior) ** 2, self._gram(number, prior))
                  for number, prior in enumerate(self.priors) if prior is not None]
-        total = np.empty_like(parts[0][1])
+        total = np.empty(parts[0][1].shape, np.float32 if single else np.float64)
         for rows in row_blocks(len(total), 4 * len(total)):  # all parts while the block is in the cache
             np.multiply(parts[0][1][rows], parts[0][0], out=total[rows])
             for square, part in parts[1:]:

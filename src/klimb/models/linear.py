@@ -230,7 +230,7 @@ class LinearModel(Model):
         mean, cov = self.prior_moments(field)
         X, slack = self.featured
         if self.by_gram:
-            return Weights.with_gram(self.design, mean, cov, self._grams.total(), single=self.loose)
+            return Weights.with_gram(self.design, mean, cov, self._grams.total(single=self.loose), single=self.loose)
         if self.densities:
             return Weights(self._with_identity(X), mean, cov, self._with_zeros(slack), form="primal")
         root = self.values[self.coded][0] if self.coded >= 0 else None

@@ -14,15 +14,17 @@ import numpy as np
 from klimb.errors import require
 from klimb.infer.loop import infer
 from klimb.infer.problem import Problem
-from klimb.infer.start import local_sites, sites_at, start_at
+from klimb.infer.start import sites_at, start_at
 from klimb.latents.outputs import Outputs
 from klimb.latents.weights import Weights
 from klimb.likelihoods import Choices, Left, Likelihood, Merged, Observed
 from klimb.models.components import Components
 from klimb.models.fit import Fit
 from klimb.models.linear import LinearModel
+from klimb.models.plain_steps import in_single
+from klimb.models.predicted import sites_in_cavities
 from klimb.models.products import solve_by_products, too_large
-from klimb.models.settle import FROM_MODE, Settled, settle, settled
+from klimb.models.settle import LOOSE, Settled, settle, settled
 from klimb.models.solution import Solution, solve
 from klimb.numerics.arrays import Array
 from klimb.rows.distinct import Rows
@@ -102,7 +104,7 @@ def fit_matrix(given: MatrixData, ways: Sequence[Scaling], make: Make, priors: d
         data = given.data.take(slice(k))
         parts = [_of_first(model, given, data.n, alone=len(models) == 1) for model in models]
         begun = _best([_from_unit_scale(part, data) for part in parts], BEHIND * k / n)
-        begun = _best([settled(one, data, PART_TOL) for one in begun], BEHIND * k / n)
+        begun = _best([settled(replace(one, tol=LOOSE), data, PART_TOL) for one in begun], BEHIND * k / n)
         begun = [_from_part(one, models, given.data) for one in begun]
     elif len(models) > 1:
         begun = _best([_from_unit_scale(model, given.data) for model in models], BEHIND)
@@ -126,19 +128,23 @@ def _from_part(part: Settled, models: Sequence[LinearModel], data: Observed) -> 
     """Where all rows begin: at the scale that some found, with the sites that their posterior predicts."""
     model = next(one for one in models if one.inputs is part.model.inputs)
     q: Any = part.posterior
+    site = model.site(data)
     assert part.before is not None
-    here = model.moved(np.array([part.before[0]]))
+    here = in_single(model.moved(np.array([part.before[0]])), site.separable)
     latent: Any = here.latent
     found = [own.marginals_from_first(few) for own, few in zip(latent.parts, q.latent.split(q), strict=True)]
     m, v = (np.concatenate(values) for values in zip(*found, strict=True))
-    site, k = model.site(data), len(q.a)
-    if site.separable:  # marginals of rows that were not seen are what their own sites meet
-        slope, gamma = local_sites(Problem(latent, site.rough(), data.y), m, v, replace(q, m=m, v=v))
-        slope[:k], gamma[:k] = q.a + q.gamma * q.m, q.gamma
+    k = len(q.a)
+    if site.separable:  # what the sites of some leave, the others meet
+        a, seen = np.zeros(len(m)), np.zeros(len(m))
+        a[:k], seen[:k] = q.a, q.gamma
+        problem = Problem(latent, site.rough(), data.y)
+        gamma = np.where(seen > 0.0, seen, np.maximum(problem.oracle(m, v).gamma, 0.01 / v))
+        slope, gamma = sites_in_cavities(problem, 1.0 / v - seen, m, a, gamma)
     else:
         slope, gamma = sites_at(site, data.y, m, v)
     start = start_at(latent, slope, gamma)
-    tol = FROM_MODE if site.separable else WARM_TOL
+    tol = np.inf if site.separable else WARM_TOL
     return Settled(here, start, curvature=part.curvature, tol=tol)
 
 

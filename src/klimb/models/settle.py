@@ -102,7 +102,7 @@ def settle(begun: Settled, data: Observed, least: float = CLOSER) -> Settled:
         moved, gain = _within(model, float(np.sign(step)) * APART), abs(slope) * APART
     done = gain <= max(ENOUGH, PROMISED * least) and judged
     curvature = np.array([bend]) if bend > 0.0 else None
-    tol = least if SHARE * gain <= LAST * least else min(SHARE * gain, CLOSER)
+    tol = least if SHARE * gain <= LAST * least else max(min(SHARE * gain, CLOSER), least)
     sites = begun.sites if abs(float(moved.at[0]) - theta) <= CLOSE else SitesNear()
     return Settled(model if done else moved, q, height + gain, curvature, begun.n_fits + 1, (theta, slope), tol,
                    result if done else None, sites, (*begun.path, height))

@@ -122,6 +122,11 @@ def triangular_solve(lower: Array, rhs: Array, *, transpose: bool = False) -> Ar
     return np.asarray(solution)
 
 
+def times(matrix: Array, other: Array) -> Array:
+    """A product in the precision of the first matrix, of which NumPy would make a copy in that of the other."""
+    return np.asarray(matrix @ other.astype(matrix.dtype, copy=False), dtype=np.float64)
+
+
 def symmetric_from_lower(lower: Array) -> Array:
     """The symmetric matrix with this lower triangle; what stands above it is ignored."""
     return mirror(lower.copy(order="F"))
