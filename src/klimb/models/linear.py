@@ -299,7 +299,7 @@ class LinearModel(Model):
         if self.densities and (self.coded >= 0 or self.sparse or len(self.likelihood.fields) > 1):
             names = (f"{self.terms[self.densities[0][0]].name}()", *(self.terms[number].name for number in self.sparse))
             raise InputError("priors that are no Gaussians need one latent value per row and no group or field",
-                             f"{self.likelihood.name} with {' and '.join(names)}", "Use ridge() in the place of sparse().")
+                             f"{self.likelihood.name} with {' and '.join(names)}", "Use ridge() in place of it.")
         if self.passes is not None:
             found: Result = self.passes.infer(self, tol, max_iter, callback)
             return found
