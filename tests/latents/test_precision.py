@@ -176,3 +176,23 @@ def test_what_rounding_leaves_of_a_log_determinant_is_known() -> None:
             exact = float(mpmath.log(mpmath.det(mpmath.matrix(Q.toarray().tolist()))))
         assert abs(factor.absolute_logdet - exact) <= factor.log_det_rounding + 1e-15 * abs(exact)
         assert factor.log_det_rounding < most
+
+
+def test_rounding_in_weights_that_all_rows_share_is_known() -> None:
+    """A straight line that the inner weights leave open: its own precision is what is left of far larger numbers."""
+    rng = np.random.default_rng(1)
+    times = np.sort(rng.random(30))
+    times[1::4] = times[::4][: len(times[1::4])] + 1e-3
+    gaps, line = np.diff(times), np.column_stack([np.ones(30), times])
+    D = scipy.sparse.diags_array([1 / gaps[:-1], -1 / gaps[:-1] - 1 / gaps[1:], 1 / gaps[1:]], offsets=[0, 1, 2],
+                                 shape=(28, 30)).toarray()
+    fall, rows = np.hstack([D, 0.5 * D @ line**2]), np.hstack([np.eye(30), 0.1 * line])  # two columns of all rows
+    prior = fall.T @ fall + 1e-4 * np.eye(32)
+    latent = Precision(scipy.sparse.csr_array(prior), scipy.sparse.csr_array(rows))
+    assert len(latent.layouts.free.border) == 2
+    for gamma in (np.ones(30), 100.0 * rng.random(30)):
+        factor = latent.factor(gamma)
+        with mpmath.workdps(60):
+            A, Q, G = (mpmath.matrix(one.tolist()) for one in (rows, prior, np.diag(gamma)))
+            exact = float(mpmath.log(mpmath.det(Q + A.T * G * A)))
+        assert abs(factor.absolute_logdet - exact) <= factor.log_det_rounding + 1e-15 * abs(exact)

@@ -139,3 +139,13 @@ def test_a_curve_with_a_shape_is_trusted() -> None:
     assert fit.trust.verdict == "trust"
     mean = fit.predict({"x": [2.0, 5.0, 8.0]})["mean"]
     np.testing.assert_allclose(mean, np.sin([2.0, 5.0, 8.0]), atol=0.25)
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_counts_at_random_places_converge(seed: int) -> None:
+    """Two of the places are close: bounds have fewer digits than their own rounding, and fits wait for no more."""
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(0.0, 10.0, 80)
+    y = rng.poisson(3.0 * rng.gamma(4.0, np.exp(np.sin(x)) / 4.0))
+    fit = klimb.fit("y ~ spde(x)", {"x": x, "y": y}, "poisson")
+    assert fit.converged

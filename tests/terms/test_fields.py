@@ -323,6 +323,7 @@ def test_bad_graphs_are_told_in_words(given: Any, words: str) -> None:
     ("bym2(g, graph=H)", "a graph called H"), ("bym2(g)", "graph"), ("rw2(one)", "at least 3 different"),
     ("seasonal(t, period=100)", "period"), ("ar(t, p=40)", "p from 1"), ("ar(u, p=2)", "whole-number"),
     ("rw1(u, cyclic=True)", "equal steps"), ("rw1(t, circular=True)", "cyclic"),
+    ("sparse(u) + rw1(t)", "no group or field"), ("sparse(u) + s(t, k=9, sparse=True)", "no group or field"),
 ])
 def test_bad_terms_are_told_in_words(formula: str, words: str) -> None:
     with pytest.raises(InputError, match=words):

@@ -112,6 +112,26 @@ def test_rows_are_linear_interpolation_of_linear_functions() -> None:
     np.testing.assert_allclose(np.einsum("nk,nkd->nd", weights, mesh.nodes[mesh.cells[cell]]), PLACES, atol=1e-8)
 
 
+@pytest.mark.parametrize("reach", [0.15, 0.4, 1.5])
+def test_far_places_have_the_whole_variance_of_the_field(reach: float) -> None:
+    """Triangles there are larger than the range. Means and sds of f beside dense algebra of the Matern kernel."""
+    rng, ahead = np.random.default_rng(2), np.array([0.1, 0.2, 0.35, 0.7, 1.4, 3.0, 8.0, 20.0])
+    x, z = rng.uniform(size=(2, 80))
+    y = rng.standard_normal(80)
+    fixed = {"Intercept": "normal(0, 1)", "sd(spde(x, z))": "fixed(1)", "range(spde(x, z))": f"fixed({reach})",
+             "sigma": "fixed(0.3)"}
+    fit = klimb.fit("y ~ spde(x, z)", {"x": x, "z": z, "y": y}, priors=fixed)
+    new = {"x": 1.0 + ahead, "z": np.full(len(ahead), 0.5)}
+    places = np.vstack([np.column_stack([x, z]), np.column_stack(list(new.values()))])
+    K = matern(np.linalg.norm(places[:, None] - places, axis=2), np.sqrt(8.0) / reach) + 1.0
+    cross = np.linalg.solve(K[:80, :80] + 0.09 * np.eye(80), K[:80, 80:])
+    sd = np.sqrt(np.diagonal(K)[80:] - np.einsum("ij,ij->j", K[:80, 80:], cross))
+    found = fit.predict(new, kind="latent")
+    np.testing.assert_allclose(found["sd"], sd, rtol=0.06)  # 13 to 80% too small by the mesh alone
+    np.testing.assert_allclose(found["mean"], y @ cross, atol=0.05)
+    assert np.abs(fit.sample(4000, new).std(axis=0) / sd - 1.0).max() < 0.1
+
+
 def test_a_mesh_of_ones_own_and_places_outside_of_it() -> None:
     mesh, _ = cover(PLACES, 0.15, 1.0)
     fit = klimb.fit("y ~ spde(x, z, mesh=M)", DATA, family="poisson", hyper="optimise",

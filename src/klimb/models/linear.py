@@ -296,10 +296,10 @@ class LinearModel(Model):
 
     def infer(self, data: Observed, *, start: Start = None, tol: float = 1e-6, max_iter: int = 500,
               callback: Callback | None = None) -> Result:
-        if self.densities and (self.coded >= 0 or len(self.likelihood.fields) > 1):
-            raise InputError("priors that are no Gaussians need one latent value per row and no group",
-                             f"{self.likelihood.name} with {self.terms[self.densities[0][0]].name}()",
-                             "Use ridge() beside groups and several classes.")
+        if self.densities and (self.coded >= 0 or self.sparse or len(self.likelihood.fields) > 1):
+            names = (f"{self.terms[self.densities[0][0]].name}()", *(self.terms[number].name for number in self.sparse))
+            raise InputError("priors that are no Gaussians need one latent value per row and no group or field",
+                             f"{self.likelihood.name} with {' and '.join(names)}", "Use ridge() in place of it.")
         if self.passes is not None:
             found: Result = self.passes.infer(self, tol, max_iter, callback)
             return found

@@ -18,7 +18,7 @@ identity but for a column of ones, in which G, whose rows sum to 0, has no part.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ from klimb.linalg.sparse_cholesky import SymbolicCholesky
 from klimb.numerics.arrays import Array
 from klimb.numerics.lazy import scipy_sparse
 from klimb.priors import pc_lengthscale
-from klimb.rows.meshes import Cells, Mesh, cover, read_mesh
+from klimb.rows.meshes import COARSEST, Cells, Mesh, cover, read_mesh
 from klimb.rows.table import Source
 from klimb.terms.base import Context, Nodes
 from klimb.terms.curve import FEW, TYPICAL, MaternCurve
@@ -41,6 +41,7 @@ from klimb.terms.field import Field, directions, on_pattern, symmetric_pattern
 from klimb.theta import ParameterBlock
 
 MARGIN = 20.0  # of the mesh around the data, of the same: large triangles cost little
+NEAR = 1.5  # of the largest sides of triangles near data: the field misses more at places in larger ones
 
 
 @stored("term.spde")
@@ -258,13 +259,48 @@ class MaternField(Field):
     def block(self, source: Source) -> Nodes:
         places = np.column_stack([expression.evaluate(source) for expression in self.expressions])
         rows, outside = self._mesh.rows(places)
-        return Nodes(scipy_sparse.csr_array(rows @ self._level), outside.astype(np.float64) if outside.any() else None)
+        sides = np.where(outside, np.inf, rows @ np.sqrt(self._operator[2] / np.sqrt(0.75)))
+        coarse = sides > self._near
+        return Nodes(scipy_sparse.csr_array(rows @ self._level), np.where(coarse, sides, 0.0) if coarse.any() else None)
+
+    @property
+    def _near(self) -> float:
+        """The largest side of a triangle near data, about; a user's mesh is taken as it is."""
+        return NEAR * max(self.spacing, COARSEST * self.extent) if self.spacing else 1e300
+
+    def new(self, block: Nodes, values: Sequence[Any]) -> Array | None:
+        """What large triangles far from the data lose of the variance, and all of it outside the mesh."""
+        if block.beyond is None:
+            return None
+        outside = np.isinf(block.beyond)
+        sides = np.where(outside, self._near, block.beyond)
+        share = _lost(self._rates(values)[0] * sides) * np.clip(sides / self._near - 1.0, 0.0, 1.0)
+        return np.asarray(values[0] * np.sqrt(np.where(outside, 1.0, share)))[:, None]
 
     def at_nodes(self) -> tuple[Sequence[Any], Any]:
         return [f"{x:.6g}, {y:.6g}" for x, y in self.nodes], self._mesh.rows(self.nodes)[0] @ self._level
 
     def places(self) -> Array:
         return self.nodes
+
+
+def _lost(x: Array) -> Array:
+    """The share of its variance that a field loses on equilateral triangles of side h, on average over one: of kappa h.
+    """
+    logs, shares = _lost_shares()
+    return np.asarray(np.interp(np.log(np.maximum(x, 1e-9)), logs, shares, left=0.0, right=1.0))
+
+
+@cache
+def _lost_shares() -> tuple[Array, Array]:
+    """By sums over all frequencies of such a lattice, where G has the symbol (2 / sqrt(3)) (3 - sum of three cosines).
+    """
+    angle = 2.0 * np.pi * np.arange(128) / 128.0
+    one, two = angle[:, None], angle
+    cosines = np.cos(one) + np.cos(two) + np.cos(one - two)
+    G, C, logs = 2.0 / np.sqrt(3.0) * (3.0 - cosines), np.sqrt(0.75), np.linspace(np.log(0.1), np.log(100.0), 60)
+    kept = [float(np.mean((0.5 + cosines / 6.0) * 4.0 * np.pi * x**2 * C / (C * x**2 + G) ** 2)) for x in np.exp(logs)]
+    return logs, 1.0 - np.array(kept)
 
 
 def _named_mesh(wanted: str, source: Source, places: Array) -> Mesh:
