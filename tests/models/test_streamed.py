@@ -139,6 +139,18 @@ def test_flags_of_which_some_are_missing_stay_flags(tmp_path: Path) -> None:
     np.testing.assert_allclose(streamed.summary()["mean"], memory.summary()["mean"].to_numpy(), atol=1e-9)
 
 
+def test_days_are_levels(tmp_path: Path) -> None:
+    """The sample of the rows names them as all rows do, though a time at midnight is printed without it."""
+    days = np.datetime64("2020-01-01T00:00:00", "us") + np.timedelta64(12, "h") * np.arange(6)
+    table = pa.table({"b": DATA["b"], "x": DATA["x"], "t": days[np.arange(len(DATA["b"])) % 6]})
+    parquet.write_table(table, tmp_path / "rows.parquet", row_group_size=900)
+    for formula in ("b ~ x + C(t)", "b ~ x + (1 | t)"):
+        memory = klimb.fit(formula, table, "bernoulli", tol=1e-12, hyper="fixed")
+        streamed = klimb.fit(formula, tmp_path / "rows.parquet", "bernoulli", engine=Here(), tol=1e-12, hyper="fixed")
+        assert len(memory.observed.y) == streamed.n
+        np.testing.assert_allclose(streamed.bound, memory.bound, rtol=1e-10)
+
+
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
 def test_types_may_differ_from_file_to_file(kind: str, tmp_path: Path) -> None:
     """x is missing in all rows of the first file, whole in the second, and not in the third."""

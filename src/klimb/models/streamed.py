@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+import klimb
 from klimb.errors import InputError, require
 from klimb.formula import Formula
 from klimb.infer.result import Result
@@ -289,7 +290,7 @@ def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weight
     encoder = replace(encoder, terms=terms)
     notes = notes_on(bare, encoder, moments, source.frame, sample, learnt_family, observed, weights)
     kept = None if checkpoint is None else Checkpoint(checkpoint, (
-        parsed.text, family.label, missing, printed, [block.identity() for block in table.blocks]))
+        klimb.__version__, parsed.text, family.label, missing, printed, [block.identity() for block in table.blocks]))
     passes = replace(passes, encoder=encoder, checkpoint=kept)
     several = len(family.fields) > 1
     sizes = [term.size if isinstance(term, Group) and not several else 0 for term in terms]
