@@ -228,6 +228,32 @@ def test_spark(parts: Path, serial: list[float], tmp_path: Path, monkeypatch: py
         engine.close()
 
 
+@pytest.mark.parametrize(("engine", "address"), [("ray", "127.0.0.1:1"), ("dask", "tcp://127.0.0.1:1"),
+                                                 ("spark", "spark://127.0.0.1:1")])
+def test_an_address_where_nobody_listens(engine: str, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray and Spark wait for minutes; a scheduler that is on its way is waited for."""
+    pytest.importorskip({"ray": "ray", "dask": "distributed", "spark": "pyspark"}[engine])
+    monkeypatch.setattr(engines, "GONE_AFTER", 0.3)
+    begin = time.monotonic()
+    with pytest.raises(EngineError, match=f"got nobody who listens at {address}"):
+        list(engine_of(engine, address).map(abs, [1]))  # type: ignore[union-attr]
+    assert time.monotonic() - begin < 20.0  # it imports the engine
+
+
+def test_a_cluster_of_dask_that_does_not_start_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    distributed = pytest.importorskip("distributed", reason="dask.distributed is not installed")
+    tried = []
+
+    def fails(**_: Any) -> Any:
+        tried.append(1)
+        raise RuntimeError("Nanny failed to start.")
+
+    monkeypatch.setattr(distributed, "LocalCluster", fails)
+    with pytest.raises(EngineError, match=r"a Dask cluster that lives through a pass; got Nanny failed to start\."):
+        list(DaskEngine().map(abs, [1]))
+    assert len(tried) == engines.TRIES
+
+
 def killed_once(marker: str, block: int) -> int:
     """Ends its own process the first time that it meets block 2."""
     if block == 2:

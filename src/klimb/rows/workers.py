@@ -1,6 +1,8 @@
-"""What a worker of an engine does with a block, and what it gives back where that fails."""
+"""What a worker of an engine does with a block, and what it gives back where that fails; who listens."""
 
+import re
 import signal
+import socket
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -41,6 +43,20 @@ def first_line(error: BaseException) -> str:
     """What an error says, in one line."""
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:200]
     return text or type(error).__name__
+
+
+def listens(address: str) -> bool:
+    """Whether somebody does at [protocol://]host:port; of addresses of another form it is not known.
+
+    >>> listens("127.0.0.1:1"), listens("local[2]")
+    (False, True)
+    """
+    found = re.fullmatch(r"(?:(?:tcp|tls|ray|spark)://)?\[?([^/,]+?)\]?:(\d+)", address)
+    with suppress(OSError):
+        if found is not None:
+            socket.create_connection((found[1], int(found[2])), timeout=2.0).close()
+        return True
+    return False
 
 
 def serve(pipe: Any) -> None:
