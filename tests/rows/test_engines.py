@@ -240,16 +240,22 @@ def test_an_address_where_nobody_listens(engine: str, address: str, monkeypatch:
     assert time.monotonic() - begin < 20.0  # it imports the engine
 
 
-def test_a_cluster_of_dask_that_does_not_start_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("fails", "words"), [(True, r"Nanny failed to start\."), (False, "nothing for 0 seconds")])
+def test_a_cluster_of_dask_that_does_not_start_is_started_again(fails: bool, words: str,
+                                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of its processes was killed while it started, which it says or waits for."""
     distributed = pytest.importorskip("distributed", reason="dask.distributed is not installed")
     tried = []
 
-    def fails(**_: Any) -> Any:
+    def start(**_: Any) -> Any:
         tried.append(1)
-        raise RuntimeError("Nanny failed to start.")
+        if fails:
+            raise RuntimeError("Nanny failed to start.")
+        time.sleep(30.0)
 
-    monkeypatch.setattr(distributed, "LocalCluster", fails)
-    with pytest.raises(EngineError, match=r"a Dask cluster that lives through a pass; got Nanny failed to start\."):
+    monkeypatch.setattr(engines, "GONE_AFTER", 0.1)
+    monkeypatch.setattr(distributed, "LocalCluster", start)
+    with pytest.raises(EngineError, match=f"a Dask cluster that lives through a pass; got {words}"):
         list(DaskEngine().map(abs, [1]))
     assert len(tried) == engines.TRIES
 

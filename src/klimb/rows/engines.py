@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from klimb.errors import InputError, KlimbError, require
 from klimb.rows.blocks import BlockEngine, HeldBlock
-from klimb.rows.workers import EngineError, Failure, applied, applied_there, first_line, listens, serve
+from klimb.rows.workers import EngineError, Failure, applied, applied_there, bounded, first_line, listens, serve
 
 TRIES = 3  # of a pass whose workers were lost
 GONE_AFTER = 30.0  # seconds without any worker, or without a scheduler
@@ -258,9 +258,8 @@ class RayEngine(Cluster):
 
     def close(self) -> None:
         if self.own:
-            ending = threading.Thread(target=self._ray.shutdown, daemon=True)
-            ending.start()
-            ending.join(GONE_AFTER)
+            with suppress(TimeoutError):
+                bounded(self._ray.shutdown, GONE_AFTER)
             self.own, self._tasks = False, ()
 
 
@@ -285,17 +284,18 @@ class DaskEngine(Cluster):
             self.meet()
             self.own = True  # from here on: what starts in part is ended, and started again
             if self.address is None:
-                self._cluster = self._distributed.LocalCluster(
+                self._cluster = bounded(lambda: self._distributed.LocalCluster(
                     n_workers=2, threads_per_worker=1, host=LOOPBACK, silence_logs="ERROR",
                     scheduler_kwargs={"dashboard": False, "dashboard_address": f"{LOOPBACK}:0"},  # of its HTTP server
-                    preload="import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)")  # Ctrl-C is for the driver
+                    preload="import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"), 2.0 * GONE_AFTER)
             self.client = self._distributed.Client(self.address or self._cluster, timeout=GONE_AFTER)
         return self.client
 
     def answers(self, function: Callable[[Any], Any], blocks: Sequence[Any]) -> Iterable[Any]:
         client = self._started()
         self.wait(lambda _: self.alive())
-        shared = client.scatter(function, broadcast=True, hash=False, timeout=GONE_AFTER)
+        shared = client.sync(client.scatter, function, broadcast=True, hash=False, timeout=GONE_AFTER,
+                             callback_timeout=GONE_AFTER)  # its own is for a first worker, not for one that is lost
         for future in [client.submit(applied_there if isinstance(block, HeldBlock) else applied, shared,
                                      block.data if isinstance(block, HeldBlock) else block, pure=False, retries=TRIES)
                        for block in blocks]:
@@ -319,7 +319,7 @@ class DaskEngine(Cluster):
         if self.own:
             for part in (self.client, self._cluster):
                 with suppress(Exception):
-                    part.close()
+                    bounded(part.close, GONE_AFTER)
             self.client, self._cluster, self.own = None, None, False
 
 

@@ -1,8 +1,9 @@
-"""What a worker of an engine does with a block, and what it gives back where that fails; who listens."""
+"""What a worker of an engine does with a block, and what it gives back where that fails; calls that may not return."""
 
 import re
 import signal
 import socket
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -43,6 +44,25 @@ def first_line(error: BaseException) -> str:
     """What an error says, in one line."""
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:200]
     return text or type(error).__name__
+
+
+def bounded(call: Callable[[], Any], seconds: float) -> Any:
+    """What a call gives that may wait for processes that are gone; no longer than so many seconds."""
+    found: list[tuple[Any, BaseException | None]] = []
+
+    def work() -> None:
+        try:
+            found.append((call(), None))
+        except BaseException as error:
+            found.append((None, error))
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    value, error = found[0] if found else (None, TimeoutError(f"nothing for {seconds:.0f} seconds"))
+    if error is not None:
+        raise error
+    return value
 
 
 def listens(address: str) -> bool:
