@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from klimb.errors import InputError, KlimbError, require
 from klimb.rows.blocks import BlockEngine, HeldBlock
-from klimb.rows.workers import EngineError, Failure, applied, applied_there, bounded, first_line, listens, serve
+from klimb.rows.workers import EngineError, Failure, applied, applied_there, bounded, first_line, itself, listens, serve
 
 TRIES = 3  # of a pass whose workers were lost
 GONE_AFTER = 30.0  # seconds without any worker, or without a scheduler
@@ -294,8 +294,9 @@ class DaskEngine(Cluster):
     def answers(self, function: Callable[[Any], Any], blocks: Sequence[Any]) -> Iterable[Any]:
         client = self._started()
         self.wait(lambda _: self.alive())
-        shared = client.sync(client.scatter, function, broadcast=True, hash=False, timeout=GONE_AFTER,
-                             callback_timeout=GONE_AFTER)  # its own is for a first worker, not for one that is lost
+        # A result, which is made again with its worker: what is scattered is lost, or waits for ever for one that is.
+        with _imported("dask", "dask").config.set({"distributed.admin.large-graph-warning-threshold": "1 TB"}):
+            shared = client.submit(itself, function, pure=False)
         for future in [client.submit(applied_there if isinstance(block, HeldBlock) else applied, shared,
                                      block.data if isinstance(block, HeldBlock) else block, pure=False, retries=TRIES)
                        for block in blocks]:

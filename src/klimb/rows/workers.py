@@ -40,6 +40,11 @@ def applied_there(function: Callable[[Any], Any], data: Any) -> Any:
     return applied(function, TableBlock.of(data))
 
 
+def itself(value: Any) -> Any:
+    """The same, as a result."""
+    return value
+
+
 def first_line(error: BaseException) -> str:
     """What an error says, in one line."""
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:200]
