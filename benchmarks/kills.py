@@ -116,23 +116,31 @@ def driver(folder: Path, count: int, name: str) -> None:
     same = truth == fitted(folder, Kept())
     print(json.dumps({"engine": name, "usual": round(usual, 1), "same bits": same}), flush=True)
     for seed in range(count):
-        at, kept = float(np.random.default_rng(seed).uniform(0.4, 0.95)) * usual, folder / f"kept-{seed}"
-        killed = _run(folder, kept, at, name) is None
+        rng, kept = np.random.default_rng(seed), folder / f"kept-{seed}"
+        at, wanted = float(rng.uniform(0.4, 0.95)) * usual, None
+        if seed % 2:  # most of a fit is its start
+            at, wanted = 5.0 * usual, int(rng.integers(1, 11))
+        killed = _run(folder, kept, at, name, wanted) is None
         sums = len(list(kept.glob("*.npz"))) if kept.exists() else 0
         begin = time.perf_counter()
         same = _run(folder, kept, None, name) == truth
         took = time.perf_counter() - begin
         print(json.dumps({"what": "driver", "engine": name, "seed": seed, "at": round(at, 2), "killed": killed,
-                          "sums kept": sums, "same bits": same, "seconds": round(took, 1),
+                          "sums wanted": wanted, "sums kept": sums, "same bits": same, "seconds": round(took, 1),
                           "usual": round(usual, 1)}), flush=True)
 
 
-def _run(folder: Path, kept: Path, at: float | None, name: str) -> list[float] | None:
-    """The fit in a process of its own, killed after so many seconds."""
+def _run(folder: Path, kept: Path, at: float | None, name: str, wanted: int | None = None) -> list[float] | None:
+    """The fit in a process of its own, killed after so many seconds, or when so many sums are kept."""
     process = subprocess.Popen([sys.executable, "-m", "benchmarks.kills", "once", str(folder), str(kept), "--engine",
                                 name], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    begin = time.perf_counter()
+    while wanted and process.poll() is None and len(list(kept.glob("*.npz"))) < wanted:
+        time.sleep(0.01)
+        if at is not None and time.perf_counter() - begin > at:
+            break
     try:
-        output, _ = process.communicate(timeout=at)
+        output, _ = process.communicate(timeout=0.0 if wanted else at)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

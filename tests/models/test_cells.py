@@ -204,6 +204,9 @@ def test_errors_name_rows_of_the_caller() -> None:
         klimb.fit("y ~ C(g)", bad, "poisson", cells=True)
     with pytest.raises(InputError, match="-1 at row 0, counted among the rows that differ"):
         klimb.fit("y ~ C(g)", pl.DataFrame(bad).lazy(), "poisson", cells=True)
+    days = pl.DataFrame(bad).with_columns(g=pl.date(2020, 1, 1))
+    with pytest.raises(InputError, match=r"got dates or times\.\n"):  # of no row
+        klimb.fit("y ~ g", days.lazy(), "poisson", cells=True)
 
 
 def test_cells_are_found_where_they_pay(monkeypatch: pytest.MonkeyPatch) -> None:

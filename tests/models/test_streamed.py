@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -137,6 +139,18 @@ def test_flags_of_which_some_are_missing_stay_flags(tmp_path: Path) -> None:
     streamed = klimb.fit("b ~ x + f", tmp_path / "rows.parquet", "bernoulli", engine=Here(), tol=1e-12)
     assert list(streamed.summary()["name"]) == ["Intercept", "x", "f[T.True]"]
     np.testing.assert_allclose(streamed.summary()["mean"], memory.summary()["mean"].to_numpy(), atol=1e-9)
+
+
+def test_days_are_levels(tmp_path: Path) -> None:
+    """The sample of the rows names them as all rows do, though a time at midnight is printed without it."""
+    days = np.datetime64("2020-01-01T00:00:00", "us") + np.timedelta64(12, "h") * np.arange(6)
+    table = pa.table({"b": DATA["b"], "x": DATA["x"], "t": days[np.arange(len(DATA["b"])) % 6]})
+    parquet.write_table(table, tmp_path / "rows.parquet", row_group_size=900)
+    for formula in ("b ~ x + C(t)", "b ~ x + (1 | t)"):
+        memory = klimb.fit(formula, table, "bernoulli", tol=1e-12, hyper="fixed")
+        streamed = klimb.fit(formula, tmp_path / "rows.parquet", "bernoulli", engine=Here(), tol=1e-12, hyper="fixed")
+        assert len(memory.observed.y) == streamed.n
+        np.testing.assert_allclose(streamed.bound, memory.bound, rtol=1e-10)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
@@ -281,12 +295,31 @@ def test_a_rare_column_that_the_sample_has_not_seen_is_not_called_zero(monkeypat
     assert not any("'rare'" in note for note in found.notes)
 
 
+class Weighed:
+    """Passes here, and knows how many bytes each kind would send and get back."""
+
+    def __init__(self) -> None:
+        self.most: dict[str, list[int]] = {}
+
+    def map(self, function: Any, blocks: Any, /) -> Any:
+        most = self.most.setdefault(function.func.__name__, [0, 0])
+        most[0] = max(most[0], len(pickle.dumps(function)))
+        for block in blocks:
+            found = function(block)
+            most[1] = max(most[1], len(pickle.dumps(found)))
+            yield found
+
+
 def test_explain_says_what_a_pass_sends_and_the_driver_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    fit = klimb.fit("b ~ z + (1 | g)", DATA, "bernoulli", engine=Here(), hyper="fixed", progress=False)
+    weighed = Weighed()
+    fit = klimb.fit("b ~ z + (1 | g)", DATA, "bernoulli", engine=weighed, hyper="fixed", progress=False)
     sent = fit.model.passes.sent(fit.model)
     sums = fit.model.passes.ends[fit.result.posterior].arrays()
     assert sent == sum(part.nbytes for name, part in sums.items() if name not in ("value", "size", "slopes"))
-    assert f"sends {sent / 1e6:.3g} MB" in fit.explain()
+    said = [1e6 * float(size) for size in re.findall(r"([\d.]+) MB", fit.explain())]
+    for name in ("site_sums", "values_at"):
+        for size, most in zip(weighed.most[name], said[:2] if name == "site_sums" else said[2:4], strict=True):
+            assert size <= most < 20.0 * size  # of draws there are fewer than there may be
     assert "4,000 rows in 1 blocks" in klimb.fit("y ~ z", DATA, engine=Here(), progress=False).explain()
     monkeypatch.setattr(budget, "MEMORY", 0.5 * budget.COPIES * sent)
     with pytest.raises(InputError, match="9 levels beside 2 columns"):

@@ -228,6 +228,38 @@ def test_spark(parts: Path, serial: list[float], tmp_path: Path, monkeypatch: py
         engine.close()
 
 
+@pytest.mark.parametrize(("engine", "address"), [("ray", "127.0.0.1:1"), ("dask", "tcp://127.0.0.1:1"),
+                                                 ("spark", "spark://127.0.0.1:1")])
+def test_an_address_where_nobody_listens(engine: str, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray and Spark wait for minutes; a scheduler that is on its way is waited for."""
+    pytest.importorskip({"ray": "ray", "dask": "distributed", "spark": "pyspark"}[engine])
+    monkeypatch.setattr(engines, "GONE_AFTER", 0.3)
+    begin = time.monotonic()
+    with pytest.raises(EngineError, match=f"got nobody who listens at {address}"):
+        list(engine_of(engine, address).map(abs, [1]))  # type: ignore[union-attr]
+    assert time.monotonic() - begin < 20.0  # it imports the engine
+
+
+@pytest.mark.parametrize(("fails", "words"), [(True, r"Nanny failed to start\."), (False, "nothing for 0 seconds")])
+def test_a_cluster_of_dask_that_does_not_start_is_started_again(fails: bool, words: str,
+                                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of its processes was killed while it started, which it says or waits for."""
+    distributed = pytest.importorskip("distributed", reason="dask.distributed is not installed")
+    tried = []
+
+    def start(**_: Any) -> Any:
+        tried.append(1)
+        if fails:
+            raise RuntimeError("Nanny failed to start.")
+        time.sleep(30.0)
+
+    monkeypatch.setattr(engines, "GONE_AFTER", 0.1)
+    monkeypatch.setattr(distributed, "LocalCluster", start)
+    with pytest.raises(EngineError, match=f"a Dask cluster that lives through a pass; got {words}"):
+        list(DaskEngine().map(abs, [1]))
+    assert len(tried) == engines.TRIES
+
+
 def killed_once(marker: str, block: int) -> int:
     """Ends its own process the first time that it meets block 2."""
     if block == 2:
@@ -341,6 +373,10 @@ def test_a_fit_that_was_cut_short_goes_on(parts: Path, tmp_path: Path, serial: l
     assert again.passes == first.passes - 2  # those that are sums over sites; the formula is learnt anew
     assert numbers(fitted(parts, once_more, checkpoint=tmp_path / "kept")) == serial
     assert once_more.passes == 3  # for the formula; the integrals of levels are kept, those of the verdict's draws too
+    with pytest.MonkeyPatch.context() as patch:  # what another version made of the rows is not taken for ours
+        patch.setattr(klimb, "__version__", "0.0.1")
+        assert numbers(fitted(parts, other := Here(), checkpoint=tmp_path / "kept")) == serial
+    assert other.passes == first.passes
     for path in (tmp_path / "kept").iterdir():
         path.write_bytes(path.read_bytes()[:50])  # as after a full disk
     assert numbers(fitted(parts, Here(), checkpoint=tmp_path / "kept")) == serial
@@ -361,7 +397,7 @@ def test_a_callback_hears_of_every_block_and_stops_the_work(parts: Path, tmp_pat
         fitted_with(parts, progress=lambda one: one.passes < 4, checkpoint=tmp_path / "kept")
     assert numbers(fitted_with(parts, checkpoint=tmp_path / "kept", progress=True)) == serial
     shown = capsys.readouterr().err
-    assert re.search(r"rows of pass 1: [\d,]+ of about 3,000, bound nan, .* s left in this pass", shown)
+    assert re.search(r"rows of pass 1: [\d,]+ of about 3,000, [\d.]+ s, .* s left in this pass", shown)
 
 
 def fitted_with(parts: Path, **more: Any) -> Any:

@@ -96,6 +96,12 @@ def test_nothing_is_unpickled(parts: Path, tmp_path: Path) -> None:
     assert mark.exists()
 
 
+def test_a_file_is_no_folder_for_a_cache(parts: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"a folder that can be written to; got .*file: File exists"):
+        klimb.cache(str(parts), tmp_path / "file")
+
+
 def test_a_broken_cache_is_refused(parts: Path, tmp_path: Path) -> None:
     kept = klimb.cache(parts, tmp_path / "kept", ["y", "x"])
     np.save(kept / "1.npy", np.zeros(3))

@@ -66,6 +66,76 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, folder: Path) -> None:
         as_table(iter([np.ones(3)]))
 
 
+@pytest.mark.parametrize(("one", "other", "kinds"), [
+    ([True, False], [0.3, 0.4], "True and False in .*part-0.parquet, numbers in .*part-1"),
+    ([1.0, 2.0], ["0.5", "2.5"], "numbers in .*part-0.parquet, text in .*part-1"),
+    (["a", "b"], [1, 2], "text in .*part-0.parquet, numbers in .*part-1")])
+@pytest.mark.parametrize("read", ["collect", "blocks", "tally", "first"])
+def test_files_that_differ_in_kind_are_not_read_as_the_first(tmp_path: Path, one: list[object], other: list[object],
+                                                             kinds: str, read: str) -> None:
+    """Arrow turns 0.3 into True, and the text 0.5 into a number; columns that are not asked for may be anything."""
+    for k, values in enumerate((one, other)):
+        parquet.write_table(pa.table({"x": values, "y": [0, 1]}), tmp_path / f"part-{k}.parquet")
+    found = as_table(tmp_path)
+    assert isinstance(found, BatchRows)
+    by = gather.Wanted(("x", "y"), "y").keys(None)
+    with pytest.raises(InputError, match=f"'x' must be of one kind in all rows; got {kinds}"):
+        {"collect": found.collect, "blocks": found.blocks, "tally": lambda _: found.tally(by),
+         "first": lambda names: found.first(names, 3)}[read](["x", "y"])
+    assert found.collect(["y"]).column("y").tolist() == [0, 1, 0, 1]
+
+
+def test_one_column_whose_types_differ_does_not_decide_for_others(tmp_path: Path) -> None:
+    """Text and levels have no type of both in Arrow; x, which is whole in the first file, is not in the second."""
+    texts = pa.array(["a", "b"])
+    parquet.write_table(pa.table({"x": [1, 2], "g": texts}), tmp_path / "part-0.parquet")
+    parquet.write_table(pa.table({"x": [0.5, 1.5], "g": texts.dictionary_encode()}), tmp_path / "part-1.parquet")
+    found = as_table(tmp_path).collect(["x", "g"])  # type: ignore[union-attr]
+    assert found.column("x").tolist() == [1.0, 2.0, 0.5, 1.5]
+    assert found.column("g").tolist() == ["a", "b", "a", "b"]
+
+
+def test_csv_has_no_types_that_could_differ(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("g\n01\n2\n")
+    (tmp_path / "b.csv").write_text("g\nx\n")
+    assert as_table(tmp_path).collect(["g"]).column("g").tolist() == ["01", "2", "x"]  # type: ignore[union-attr]
+
+
+def test_a_file_that_breaks_on_the_way_is_named(folder: Path) -> None:
+    path = folder / "part-1.parquet"
+    kept = path.read_bytes()
+    end = 8 + int.from_bytes(kept[-8:-4], "little")  # what the file knows of its pages stays as it is
+    path.write_bytes(b"\xff" * (len(kept) - end) + kept[-end:])
+    by = gather.Wanted(("g",), "g").keys(None)
+    for read in (lambda found: found.collect(["g"]), lambda found: found.tally(by)):
+        with pytest.raises(InputError, match=r"read to their end; got .*part-1\.parquet"):
+            read(as_table(folder))
+
+
+def test_streams_that_change_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole numbers and then others are numbers; text after numbers, or a column less, is an error in our words."""
+    monkeypatch.setattr("klimb.rows.scans.CHUNK", 2)
+
+    def stream(**other: object) -> BatchRows:
+        found = as_table(iter([pa.table({"x": [1, 2], "y": [0, 1]}), pa.table(other)]))
+        assert isinstance(found, BatchRows)
+        return found
+
+    table = stream(x=[0.5, 1.5], y=[1, 1]).blocks(["x", "y"])
+    found = [frame.column("x") for block in table.blocks for frame in block.frames(["x"], 9)]
+    assert np.concatenate(found).tolist() == [1.0, 2.0, 0.5, 1.5]
+    for other, words in (({"x": ["a", "b"], "y": [1, 1]}, "one kind in all rows"), ({"y": [1]}, "the same columns")):
+        for read in ("blocks", "collect"):
+            with pytest.raises(InputError, match=words):
+                getattr(stream(**other), read)(["x", "y"])
+
+
+def test_what_cannot_be_grouped_is_said(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"x": [[1.0], [2.0]]}), tmp_path / "part-0.parquet")
+    with pytest.raises(InputError, match="'x' must hold numbers, booleans, text or categories; got values such as"):
+        gather.gather(as_table(tmp_path), gather.Wanted(("x",), "x", cells=True))
+
+
 def test_lazy_frames_are_not_read_before_they_are_asked() -> None:
     pl = pytest.importorskip("polars")
 
@@ -88,6 +158,8 @@ def test_addresses_and_filesystems_of_arrow(folder: Path) -> None:
         assert sum(frame.n for block in table.blocks for frame in block.frames(["y", "g"], 3)) == rows
     with pytest.raises(InputError, match="Nothing is there"):
         scan(f"file://{folder}/none-*.parquet")
+    with pytest.raises(InputError, match=r"an address that Arrow knows; got 'foo://b': .*foo"):
+        scan("foo://b")
 
 
 def fsspec_memory() -> object:

@@ -1,5 +1,6 @@
 """The front door: ``klimb.fit(formula, data, family)``."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -132,7 +133,7 @@ def fit(formula: str, data: Any, family: Any = "gaussian", *, link: str | None =
         encoded, alike, model, encoder, observed, printed = built(
             frame, OWN_WEIGHTS if OWN_WEIGHTS in frame.columns else weights)
     except InputError as error:
-        if frame.copies is None:
+        if frame.copies is None or not re.search(r"\b(row|rows|index)\b", error.got):
             raise
         if frame.whole is not None:
             built(rounded(frame.whole, round or {}), weights)  # which says the same of the caller's own rows

@@ -4,6 +4,7 @@ A pass sends out the encoder, the model at its theta and q, and gets sums back; 
 here, block after block, so that they have the same bits whatever the engine and the number of its workers.
 """
 
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -45,6 +46,9 @@ FAR = 1e-2  # tolerance of what is done with a cheaper oracle, where a site has 
 # D^2 that asks for; and which rows give the variance.
 NEAR, WIDE, EVERY = 0.3, 100.0, 64
 SINGLE = float(np.finfo(np.float32).eps)
+OF_PICKLES = 1e3  # bytes beside numbers
+MOST_DRAWS = 32  # of weights that a pass of the verdict looks at
+NODES, MOST_VALUES = 9, 1 << 21  # of quadrature over a level, and values there that a pass gives back for a block
 INNER = 1e-11  # tolerance of a fit of few rows, where priors of weights are no Gaussians
 ENOUGH, ROUGH = 10, 1e-3  # rows of a sample for each column, and tolerance, of a fit that a start is taken from
 
@@ -185,7 +189,7 @@ class RowPasses:
         return BlockReader(self.encoder, bare, self.weights, self.rows_at_once(model))
 
     def sent(self, model: LinearModel) -> float:
-        """Bytes that a pass sends to a worker, and gets back at most."""
+        """Bytes of q of a model, which a pass sends to a worker, and of the sums that it gets back at most."""
         B, k, C = model.width, model.level_size, len(model.likelihood.fields)
         return 8.0 * (C * B + C * B * (C * B + (C > 1) * B) + model.n_levels * k * (1 + k + B))
 
@@ -201,8 +205,15 @@ class RowPasses:
         held = (f"this process takes at most about {readable(max(driver, worker))}" if budget.alone else
                 f"a worker takes at most about {readable(worker)}, the driver {readable(driver)}")
         allowed = f" of {readable(budget.limit)} allowed" if isfinite(budget.limit) else ""
+        learnt, width = len(pickle.dumps(self.reader(model))), model.width + model.n_levels * model.level_size
+        values = 8.0 * max(MOST_VALUES, NODES * model.n_levels) if model.n_levels and model.level_size == 1 else 0.0
+        judged = min(values, 8.0 * NODES * MOST_DRAWS * model.n_levels)
+        sizes = sums + learnt, sums, 8.0 * MOST_DRAWS * width + sums + learnt, judged
+        sent, back, drawn, found = (f"{(size + OF_PICKLES) / 1e6:,.3g} MB" for size in sizes)
+        sampled = 0 if self.sample is None else self.sample.n
         return (f"{self.n:,} rows in {len(self.blocks):,} blocks, read again in every pass, by {model.form}\n"
-                f"a pass sends {sums / 1e6:,.3g} MB to each worker and gets at most as much back for a block\n"
+                f"a pass sends {sent} to each worker and gets at most {back} back for a block\n"
+                f"one of the verdict sends at most {drawn} and gets {found}; a sample of {sampled:,} rows came once\n"
                 f"{rows:,} rows are made into columns at a time; {held}{allowed}")
 
     def infer(self, model: LinearModel, tol: float, max_iter: int, callback: Callback | None) -> Result:

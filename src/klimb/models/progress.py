@@ -39,8 +39,9 @@ def reporter(wanted: bool | Listen | None) -> Iterator[Listen]:
         elif now - last[0] >= PATIENCE:
             last[0] = now
             of = f" of about {total:,}" if total else ""
+            height = "" if math.isnan(bound) else f", bound {bound:.6g}"
             left = "" if math.isnan(told.left) else f", {told.left:.0f} s left in this pass"
-            print(f"{what}: {done:,}{of}, bound {bound:.6g}, {now - begin:.1f} s{left}", file=sys.stderr)
+            print(f"{what}: {done:,}{of}{height}, {now - begin:.1f} s{left}", file=sys.stderr)
 
     try:
         yield hear
@@ -97,4 +98,5 @@ def _draw(bar: list[Any], what: str, done: int, total: int, bound: float) -> Non
     if bar[2] != what:
         bar[0].reset(bar[1], total=total or None)
         bar[2] = what
-    bar[0].update(bar[1], description=what, completed=done, total=total or None, bound=f"bound {bound:.5g}")
+    height = "" if math.isnan(bound) else f"bound {bound:.5g}"
+    bar[0].update(bar[1], description=what, completed=done, total=total or None, bound=height)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+import klimb
 from klimb.errors import InputError, require
 from klimb.formula import Formula
 from klimb.infer.result import Result
@@ -27,7 +28,7 @@ from klimb.models.linear import LinearModel
 from klimb.models.linear_parts import LinearRows, check_size
 from klimb.models.model import HyperMode, Listen
 from klimb.models.notes import collinear_notes, data_notes, factor_notes
-from klimb.models.passes import BlockReader, RowPasses, solved, standing_for
+from klimb.models.passes import MOST_DRAWS, BlockReader, RowPasses, solved, standing_for
 from klimb.models.reduction import finished
 from klimb.models.responses import few_responses
 from klimb.models.setup import with_priors
@@ -55,7 +56,7 @@ from klimb.terms.group import Group
 from klimb.terms.registry import term_of
 
 SAMPLE = 20_000  # rows that are kept, about
-DRAWS, SEED = (8, 32), 20260103  # of the verdict: so many, and so many where those leave it open
+DRAWS, SEED = (8, MOST_DRAWS), 20260103  # of the verdict: so many, and so many where those leave it open
 SHARED_DRAWS = (4, 16)  # of the shared weights alone, each of which takes the integrals of all levels
 CLEAR = 0.1  # share of a doubt up to which few draws leave nothing open
 SAFETY = 4.0  # times the estimate: levels of ten binary rows moved their sd by 2.6 times as much
@@ -289,7 +290,7 @@ def fit_streamed(parsed: Formula, table: RowTable, family: Likelihood, *, weight
     encoder = replace(encoder, terms=terms)
     notes = notes_on(bare, encoder, moments, source.frame, sample, learnt_family, observed, weights)
     kept = None if checkpoint is None else Checkpoint(checkpoint, (
-        parsed.text, family.label, missing, printed, [block.identity() for block in table.blocks]))
+        klimb.__version__, parsed.text, family.label, missing, printed, [block.identity() for block in table.blocks]))
     passes = replace(passes, encoder=encoder, checkpoint=kept)
     several = len(family.fields) > 1
     sizes = [term.size if isinstance(term, Group) and not several else 0 for term in terms]

@@ -20,16 +20,14 @@ from klimb.infer.result import Result
 from klimb.latents.arrow import ArrowWeights
 from klimb.models.components import Components
 from klimb.models.linear import LinearModel
-from klimb.models.passes import BlockReader, RowPasses
+from klimb.models.passes import MOST_VALUES, NODES, BlockReader, RowPasses
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import threads_for
 from klimb.rows.blocks import RowBlock
 
-NODES = 9
 NODE, WEIGHT = np.polynomial.hermite_e.hermegauss(NODES)
 STEPS, SMALL, FAR = 3, 0.25, 1.0  # towards the peak of the shared weights; in sd: one that is the last, and too far
 LITTLE = 0.02  # sd that nothing is put right for
-MOST = 1 << 21  # values at nodes that a pass gives back for a block
 
 
 def values_at(reader: BlockReader, shared: Array, centre: Array, sd: Array, block: RowBlock) -> tuple[Any, Array]:
@@ -117,7 +115,7 @@ class Levels:
 
     def log_weights(self, e: Array) -> Array:
         """log p(y, beta) - log q(beta) at draws of the shared weights."""
-        at_once = max(1, MOST // (NODES * len(self.q.level_mean)))
+        at_once = max(1, MOST_VALUES // (NODES * len(self.q.level_mean)))
         logs = [self.at(some)[0].sum(axis=1) for some in np.split(e, range(at_once, len(e), at_once))]
         return np.asarray(np.concatenate(logs) + self.prior(e)[0])
 

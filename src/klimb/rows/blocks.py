@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, Self, runtime_checkable
@@ -20,7 +20,7 @@ import numpy as np
 from klimb.errors import InputError, require
 from klimb.numerics.arrays import slices
 from klimb.numerics.lazy import pyarrow as pa
-from klimb.rows.columns import Column, number_column, read_column
+from klimb.rows.columns import Column, kinds_differ, number_column, read_column
 from klimb.rows.frames import Frame, read_frame
 from klimb.rows.maps import Cached
 
@@ -196,15 +196,64 @@ class FileTable(RowTable):
         return read_frame(self._dataset.to_table(columns=list(names), filter=self._where))
 
 
+def schema_of_all(dataset: Any, untyped: bool = False) -> tuple[Any, dict[str, str]]:
+    """Types that hold what every file has, and what the columns are that have no such type, in words.
+
+    Arrow takes the types of the first file and turns what others have into these: 2.5 into True, the text 2.5 into a
+    number. A column that is text in one file is text in all where files are ``untyped``.
+    """
+    schemas: dict[Any, str] = {}
+    for fragment in dataset.get_fragments():
+        schemas.setdefault(fragment.physical_schema.remove_metadata(), getattr(fragment, "path", "a table"))
+    found, mixed = dataset.schema, dict[str, str]()
+    for name in dict.fromkeys(name for own in schemas for name in own.names):
+        own = [(schema.field(name), path) for schema, path in schemas.items() if name in schema.names]
+        fields = [*([found.field(name)] if name in found.names else []), *(field for field, _ in own)]
+        kinds = {kind: path for field, path in reversed(own) if (kind := _kind_of(field.type))}
+        if len(kinds) > 1 and untyped:
+            fields = [pa.field(name, pa.string())]
+        elif len(kinds) > 1:
+            mixed[name] = ", ".join(f"{kind} in {path}" for kind, path in reversed(kinds.items()))
+        field = next((field for some in (fields, map(_without_codes, fields)) if (field := _unified(some))), fields[0])
+        place = found.get_field_index(name)
+        found = found.append(field) if place < 0 else found.set(place, field)
+    return found, mixed
+
+
+def _unified(fields: Iterable[Any]) -> Any:
+    with suppress(pa.ArrowInvalid, pa.ArrowTypeError):
+        return pa.unify_schemas([pa.schema([field]) for field in fields], promote_options="permissive").field(0)
+    return None
+
+
+def _without_codes(field: Any) -> Any:
+    return field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
+
+
+def _kind_of(type_: Any) -> str:
+    """What a type of Arrow holds, in words; nothing where that is open."""
+    known, type_ = pa.types, type_.value_type if pa.types.is_dictionary(type_) else type_
+    if known.is_null(type_):
+        return ""
+    if known.is_integer(type_) or known.is_floating(type_) or known.is_decimal(type_):
+        return "numbers"
+    text = known.is_string(type_) or known.is_large_string(type_) or known.is_string_view(type_)
+    return "text" if text else "True and False" if known.is_boolean(type_) else "dates" if known.is_temporal(
+        type_) else str(type_)
+
+
 def spooled(write: Callable[[Path], Any]) -> FileTable:
-    """Rows that come once, or are expensive to make again, in a Parquet file of a folder that goes with the table."""
+    """Rows that come once, or are expensive to make again, in Parquet files of a folder that goes with the table."""
     import pyarrow.dataset as arrow
 
     folder = tempfile.mkdtemp(prefix="klimb-")
     try:
-        path = Path(folder, "rows.parquet")
-        write(path)
-        table = FileTable(arrow.dataset(path))
+        write(Path(folder, "rows.parquet"))
+        files = sorted(Path(folder).iterdir(), key=lambda path: (len(path.name), path.name))
+        schema, mixed = schema_of_all(arrow.dataset(files))
+        for name, kinds in mixed.items():
+            raise kinds_differ(name, kinds)
+        table = FileTable(arrow.dataset(files, schema=schema))
     except BaseException:
         shutil.rmtree(folder)
         raise
@@ -213,11 +262,14 @@ def spooled(write: Callable[[Path], Any]) -> FileTable:
 
 
 def write_batches(tables: Iterable[Any], path: Path) -> None:
-    """Tables of Arrow as one file; text in levels, so that they may differ."""
+    """Tables of Arrow as a file, and others beside it from where their types differ."""
     import pyarrow.parquet as parquet
 
     writer: Any = None
-    for table in tables:
+    for k, table in enumerate(tables):
+        if writer is not None and writer.schema != table.schema:
+            writer.close()
+            writer, path = None, path.with_stem(f"rows-{k}")
         writer = parquet.ParquetWriter(path, table.schema, compression="none") if writer is None else writer
         writer.write_table(table)
     require(writer is not None, "data with at least one row", "no rows", "Check how the data were read.")

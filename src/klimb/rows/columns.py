@@ -98,8 +98,9 @@ class Column:
             return self.values if self.missing is None else self.number
         if self.kind == "flag":
             return self.values.astype(bool) if self.missing is None else self.number
-        if self.kind == "category":
-            return np.asarray(np.array([*self.categories, None], dtype=object)[self.values])
+        if self.kind in ("category", "date"):
+            codes, labels = (self.values, self.categories) if self.kind == "category" else self.factor
+            return np.asarray(np.array([*labels, None], dtype=object)[codes])
         return self.values
 
     def unusable(self, wanted: str) -> InputError:
@@ -369,6 +370,12 @@ def codes_among(column: Column, known: tuple[str, ...]) -> Codes:
 def count(number: int, noun: str) -> str:
     """``1 row``, ``3 rows``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def kinds_differ(name: str, kinds: str) -> InputError:
+    """The error for a column that is of several kinds."""
+    return InputError(f"column {name!r} must be of one kind in all rows", kinds,
+                      "Correct these rows, or write the column with one type.")
 
 
 def rows_named(rows: Sequence[int] | npt.NDArray[Any], most: int = 5) -> str:

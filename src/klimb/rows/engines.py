@@ -6,7 +6,6 @@ lost is run again from where it was, and that nobody waits for a scheduler or wo
 """
 
 import os
-import socket
 import sys
 import threading
 import time
@@ -20,7 +19,7 @@ from typing import Any, Self
 
 from klimb.errors import InputError, KlimbError, require
 from klimb.rows.blocks import BlockEngine, HeldBlock
-from klimb.rows.workers import EngineError, Failure, applied, applied_there, first_line, serve
+from klimb.rows.workers import EngineError, Failure, applied, applied_there, bounded, first_line, itself, listens, serve
 
 TRIES = 3  # of a pass whose workers were lost
 GONE_AFTER = 30.0  # seconds without any worker, or without a scheduler
@@ -89,6 +88,7 @@ class Cluster(ABC):
     expected: str
     advice = "Start it again, and the fit with the same checkpoint= to go on from there."
     own = False  # whether it was started here
+    address: str | None = None
 
     def map(self, function: Callable[[Any], Any], blocks: Iterable[Any], /) -> Iterator[Any]:
         todo, done = list(blocks), 0
@@ -131,6 +131,15 @@ class Cluster(ABC):
                 raise TimeoutError(f"no worker, or no scheduler, for {GONE_AFTER:.0f} seconds")
             else:
                 time.sleep(0.1)  # where to look takes no time
+
+    def meet(self) -> None:
+        """Wait for a scheduler that may be on its way, no longer than `GONE_AFTER`: engines wait for minutes."""
+        begin = time.monotonic()
+        while self.address is not None and not listens(self.address):
+            if time.monotonic() - begin > GONE_AFTER:
+                raise EngineError(self.expected, f"nobody who listens at {self.address}",
+                                  "Check the address, or start the scheduler there.")
+            time.sleep(0.2)
 
 
 class Processes(Cluster):
@@ -211,11 +220,12 @@ class RayEngine(Cluster):
     def _started(self) -> tuple[Any, ...]:
         ray = self._ray
         if not ray.is_initialized():
+            self.meet()
+            self.own = True  # from here on: what starts in part is ended, and started again
             if self.address is None:  # as on desktops: else its processes listen on every interface
                 ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
             ray.init(address=self.address or "local", include_dashboard=False, log_to_driver=False,
                      logging_level="error", configure_logging=False)
-            self.own = True
             if self.address is None and ray.util.get_node_ip_address() != LOOPBACK:
                 self.close()
                 raise EngineError("a Ray that listens on loopback alone", f"version {ray.__version__}, which does not",
@@ -238,11 +248,8 @@ class RayEngine(Cluster):
 
     def alive(self) -> bool:
         """Ray ends a process that asks a scheduler which does not answer for a minute: look whether it listens."""
-        host, _, port = self._ray.get_runtime_context().gcs_address.rpartition(":")
-        with suppress(OSError):
-            socket.create_connection((host.strip("[]"), int(port)), timeout=LOOK_EVERY).close()
-            return any(node["Alive"] and node["Resources"].get("CPU") for node in self._ray.nodes())
-        return False
+        return listens(self._ray.get_runtime_context().gcs_address) and any(
+            node["Alive"] and node["Resources"].get("CPU") for node in self._ray.nodes())
 
     def hold(self, dataset: Any) -> list[HeldBlock]:
         """The blocks of a Ray dataset."""
@@ -251,9 +258,8 @@ class RayEngine(Cluster):
 
     def close(self) -> None:
         if self.own:
-            ending = threading.Thread(target=self._ray.shutdown, daemon=True)
-            ending.start()
-            ending.join(GONE_AFTER)
+            with suppress(TimeoutError):
+                bounded(self._ray.shutdown, GONE_AFTER)
             self.own, self._tasks = False, ()
 
 
@@ -275,16 +281,22 @@ class DaskEngine(Cluster):
 
     def _started(self) -> Any:
         if self.client is None:
+            self.meet()
+            self.own = True  # from here on: what starts in part is ended, and started again
             if self.address is None:
-                self._cluster = self._distributed.LocalCluster(n_workers=2, threads_per_worker=1, host=LOOPBACK,
-                                                               dashboard_address=None)
-            self.client, self.own = self._distributed.Client(self.address or self._cluster, timeout=GONE_AFTER), True
+                self._cluster = bounded(lambda: self._distributed.LocalCluster(
+                    n_workers=2, threads_per_worker=1, host=LOOPBACK, silence_logs="ERROR",
+                    scheduler_kwargs={"dashboard": False, "dashboard_address": f"{LOOPBACK}:0"},  # of its HTTP server
+                    preload="import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"), 2.0 * GONE_AFTER)
+            self.client = self._distributed.Client(self.address or self._cluster, timeout=GONE_AFTER)
         return self.client
 
     def answers(self, function: Callable[[Any], Any], blocks: Sequence[Any]) -> Iterable[Any]:
         client = self._started()
         self.wait(lambda _: self.alive())
-        shared = client.scatter(function, broadcast=True, hash=False, timeout=GONE_AFTER)
+        # A result, which is made again with its worker: what is scattered is lost, or waits for ever for one that is.
+        with _imported("dask", "dask").config.set({"distributed.admin.large-graph-warning-threshold": "1 TB"}):
+            shared = client.submit(itself, function, pure=False)
         for future in [client.submit(applied_there if isinstance(block, HeldBlock) else applied, shared,
                                      block.data if isinstance(block, HeldBlock) else block, pure=False, retries=TRIES)
                        for block in blocks]:
@@ -308,7 +320,7 @@ class DaskEngine(Cluster):
         if self.own:
             for part in (self.client, self._cluster):
                 with suppress(Exception):
-                    part.close()
+                    bounded(part.close, GONE_AFTER)
             self.client, self._cluster, self.own = None, None, False
 
 
@@ -327,6 +339,7 @@ class SparkEngine(Cluster):
 
     def _started(self) -> Any:
         if self.session is None:
+            self.meet()
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             builder = self._sql.SparkSession.builder.appName("klimb").config("spark.ui.enabled", "false")
             if self.address is None:

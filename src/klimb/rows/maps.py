@@ -36,7 +36,11 @@ class Cached:
 def write_cache(table: Any, names: Sequence[str], folder: Any) -> Path:
     """The columns ``names`` of a table in blocks, an array for each in ``folder``."""
     place = Path(folder)
-    place.mkdir(parents=True, exist_ok=True)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError("a folder that can be written to", f"{place}: {error.strerror}",
+                         "Name another one.") from error
     lengths, known = [], dict[str, _Kept]()
     for block in table.blocks:
         lengths.append(0)

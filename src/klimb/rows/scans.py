@@ -12,6 +12,7 @@ from contextlib import suppress
 from fnmatch import fnmatch
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,23 @@ import numpy as np
 from klimb.errors import InputError, need_columns, require
 from klimb.numerics.lazy import narwhals as nw
 from klimb.numerics.lazy import pyarrow as pa
-from klimb.rows.blocks import ArrayTable, BlockEngine, FileTable, HeldTable, RowTable, readable, spooled, write_batches
+from klimb.rows.blocks import (
+    ArrayTable,
+    BlockEngine,
+    FileTable,
+    HeldTable,
+    RowTable,
+    readable,
+    schema_of_all,
+    spooled,
+    write_batches,
+)
 from klimb.rows.cells import CellKeys, Tally, grouped, tally_of
+from klimb.rows.columns import kinds_differ
 from klimb.rows.engines import DaskEngine, RayEngine, SparkEngine
 from klimb.rows.frames import Frame, read_frame, unique_names
 from klimb.rows.maps import CONTENTS, read_cache, write_cache
+from klimb.rows.workers import first_line
 
 MOST_CELLS = 2_000_000  # of a fit in memory
 CHUNK = 1 << 20  # rows that are counted at a time
@@ -122,9 +135,9 @@ class BatchRows(Scan):
     """Batches of Arrow, which ``open`` gives for some names of columns; they are counted chunk by chunk."""
 
     def __init__(self, open_: Callable[[list[str]], Iterable[Any]], schema: Any, dataset: Any = None,
-                 where: Any = None, of_ray: Any = None) -> None:
+                 where: Any = None, of_ray: Any = None, mixed: Mapping[str, str] = MappingProxyType({})) -> None:
         self._open, self.schema, self.columns = open_, schema, tuple(schema.names)
-        self.dataset, self.where, self.of_ray = dataset, where, of_ray
+        self.dataset, self.where, self.of_ray, self.mixed = dataset, where, of_ray, mixed
         self.again = dataset is not None or of_ray is not None
         self._read: list[Any] = []  # by ``head``, where it cannot be read again
 
@@ -138,9 +151,11 @@ class BatchRows(Scan):
         """Tables of about ``size`` rows."""
         batches: list[Any] = []
         waiting = 0
+        self._of_one_kind(names)
         with readable():
             for batch in chain(self._read, self._open(list(names))):
                 table = batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
+                need_columns(names, table.column_names, "batches that all have the same columns")
                 batches.append(table.select(list(names)))
                 waiting += batch.num_rows
                 if waiting >= size:
@@ -148,6 +163,11 @@ class BatchRows(Scan):
                     batches, waiting = [], 0
         if batches:
             yield joined(batches)
+
+    def _of_one_kind(self, names: Sequence[str]) -> None:
+        for name in names:
+            if name in self.mixed:
+                raise kinds_differ(name, self.mixed[name])
 
     def head(self, names: Sequence[str], most: int) -> Frame | None:
         if self.dataset is not None and hasattr(self.dataset.format, "read_options") and self.count() > most:
@@ -166,7 +186,7 @@ class BatchRows(Scan):
 
     def first(self, names: Sequence[str], n: int) -> Frame:
         if self.dataset is not None:
-            blocks = FileTable(self.dataset, self.where).blocks
+            blocks = self.blocks(names).blocks
             return next((part for block in blocks for part in block.frames(names, n) if part.n), read_frame({}))
         found = next(self._chunks(names, n), None)
         if found is not None and not self.again:
@@ -174,6 +194,7 @@ class BatchRows(Scan):
         return read_frame({name: [] for name in names} if found is None else found.slice(0, n))
 
     def blocks(self, names: Sequence[str], engine: BlockEngine | None = None) -> RowTable:
+        self._of_one_kind(names)
         if self.dataset is not None:
             return FileTable(self.dataset, self.where)
         if self.of_ray is not None and (engine is None or isinstance(engine, RayEngine)):
@@ -184,7 +205,12 @@ class BatchRows(Scan):
         names = [*by.names, *([by.response] if by.response is not None else [])]
         parts, waiting, rows = list[Any](), 0, 0
         for table in self._chunks(names, CHUNK):
-            part = grouped(nw.from_native(table, eager_only=True), by).to_native()
+            try:
+                part = grouped(nw.from_native(table, eager_only=True), by).to_native()
+            except pa.ArrowNotImplementedError:
+                for name in by.names:
+                    _ = read_frame(table).read(name).factor  # an error for what is neither numbers nor levels
+                raise
             parts.append(part)
             waiting, rows = waiting + len(part), rows + len(table)
             if waiting > CHUNK + 2 * len(parts[0]):
@@ -204,7 +230,10 @@ class BatchRows(Scan):
 
 def joined(tables: list[Any]) -> Any:
     """Tables of Arrow as one."""
-    return pa.concat_tables(tables, promote_options="permissive").unify_dictionaries()
+    try:
+        return pa.concat_tables(tables, promote_options="permissive").unify_dictionaries()
+    except pa.ArrowException as error:
+        raise InputError("columns of one kind in all rows", first_line(error), "Write them with one type.") from error
 
 
 def _merged(parts: list[Any], by: CellKeys) -> Any:
@@ -303,17 +332,9 @@ def scan(path: Any, *, where: Any = None, unreadable: str = "error", filesystem:
     kept = [name for name in found if name not in lost]
     with readable():
         given: dict[str, Any] = {"format": how, "partitioning": "hive", "filesystem": filesystem}
-        dataset = arrow.dataset(kept, schema=_schema_of_all(arrow.dataset(kept, **given)), **given)
-    return _of_dataset(dataset, filters_to_expression(where) if isinstance(where, list) else where, lost)
-
-
-def _schema_of_all(dataset: Any) -> Any:
-    """Types that hold what every file has: Arrow takes those of the first one, where x may be whole or nothing."""
-    found = dataset.schema
-    for fragment in dataset.get_fragments():
-        with suppress(pa.ArrowInvalid, pa.ArrowTypeError):  # text and levels, say, which are read as what they are
-            found = pa.unify_schemas([found, fragment.physical_schema], promote_options="permissive")
-    return found
+        schema, mixed = schema_of_all(arrow.dataset(kept, **given), untyped=kind == "csv")
+        dataset = arrow.dataset(kept, schema=schema, **given)
+    return _of_dataset(dataset, filters_to_expression(where) if isinstance(where, list) else where, lost, mixed)
 
 
 def _listed(path: Any, filesystem: Any) -> tuple[list[str], Any]:
@@ -324,7 +345,11 @@ def _listed(path: Any, filesystem: Any) -> tuple[list[str], Any]:
         return [os.fspath(name) for name in path], filesystem
     name = os.fspath(path)
     if filesystem is None and "://" in name:
-        filesystem, name = fs.FileSystem.from_uri(name)
+        try:
+            filesystem, name = fs.FileSystem.from_uri(name)
+        except (pa.ArrowException, OSError) as error:
+            raise InputError("an address that Arrow knows", f"{name!r}: {first_line(error)}",
+                             "Write s3://, gs://, abfs://, hdfs:// or file://, or pass filesystem=.") from error
     if filesystem is not None and not isinstance(filesystem, fs.FileSystem):
         filesystem = fs.PyFileSystem(fs.FSSpecHandler(filesystem))
     whole = any(mark in name for mark in "*?[")
@@ -372,8 +397,14 @@ def _csv() -> Any:
                                                                           strings_can_be_null=True))
 
 
-def _of_dataset(dataset: Any, where: Any = None, left_out: tuple[str, ...] = ()) -> BatchRows:
-    found = BatchRows(lambda names: dataset.to_batches(columns=names, filter=where), dataset.schema, dataset, where)
+def _of_dataset(dataset: Any, where: Any = None, left_out: tuple[str, ...] = (),
+                mixed: Mapping[str, str] = MappingProxyType({})) -> BatchRows:
+    def batches(names: list[str]) -> Iterator[Any]:
+        for fragment in dataset.get_fragments(where):  # one by one, so that an error says in which it is
+            with readable(f"{getattr(fragment, 'path', 'a table')}: "):
+                yield from fragment.to_batches(schema=dataset.schema, columns=names, filter=where)
+
+    found = BatchRows(batches, dataset.schema, dataset, where, mixed=mixed)
     found.left_out = left_out
     return found
 

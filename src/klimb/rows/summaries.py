@@ -12,10 +12,10 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from klimb.errors import InputError, require
+from klimb.errors import require
 from klimb.linalg.matrix import ColumnDesign
 from klimb.numerics.arrays import Array, Index, slices
-from klimb.rows.columns import Column, number_label
+from klimb.rows.columns import Column, kinds_differ, number_label
 from klimb.rows.distinct import Hashes, row_hashes
 
 MOST_DISTINCT = 1 << 16  # quantiles of the different values are off by 1 / sqrt(4 * this) = 0.2% of their rank
@@ -197,9 +197,8 @@ class ColumnFacts:
         """Of the rows of both; an error where one has numbers and the other text."""
         first = self if self.where or not other.where else other
         if self.where and other.where and self._family != other._family:
-            raise InputError(f"column {self.name!r} must be of one kind in all rows",
-                             f"{_KINDS[self._family]} in {self.where}, {_KINDS[other._family]} in {other.where}",
-                             "Correct these rows, or write the column with one type.")
+            raise kinds_differ(self.name, f"{_KINDS[self._family]} in {self.where}, {_KINDS[other._family]} in "
+                                          f"{other.where}")
         levels = _both(LevelCounts.plus, self.levels, other.levels)
         require(levels is None or len(levels.values) <= MOST_LEVELS,
                 f"column {self.name!r} must have at most {MOST_LEVELS:,} levels", "more", "Make fewer levels of it.")

@@ -1,6 +1,9 @@
-"""What a worker of an engine does with a block, and what it gives back where that fails."""
+"""What a worker of an engine does with a block, and what it gives back where that fails; calls that may not return."""
 
+import re
 import signal
+import socket
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,10 +40,48 @@ def applied_there(function: Callable[[Any], Any], data: Any) -> Any:
     return applied(function, TableBlock.of(data))
 
 
+def itself(value: Any) -> Any:
+    """The same, as a result."""
+    return value
+
+
 def first_line(error: BaseException) -> str:
     """What an error says, in one line."""
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:200]
     return text or type(error).__name__
+
+
+def bounded(call: Callable[[], Any], seconds: float) -> Any:
+    """What a call gives that may wait for processes that are gone; no longer than so many seconds."""
+    found: list[tuple[Any, BaseException | None]] = []
+
+    def work() -> None:
+        try:
+            found.append((call(), None))
+        except BaseException as error:
+            found.append((None, error))
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    value, error = found[0] if found else (None, TimeoutError(f"nothing for {seconds:.0f} seconds"))
+    if error is not None:
+        raise error
+    return value
+
+
+def listens(address: str) -> bool:
+    """Whether somebody does at [protocol://]host:port; of addresses of another form it is not known.
+
+    >>> listens("127.0.0.1:1"), listens("local[2]")
+    (False, True)
+    """
+    found = re.fullmatch(r"(?:(?:tcp|tls|ray|spark)://)?\[?([^/,]+?)\]?:(\d+)", address)
+    with suppress(OSError):
+        if found is not None:
+            socket.create_connection((found[1], int(found[2])), timeout=2.0).close()
+        return True
+    return False
 
 
 def serve(pipe: Any) -> None:
