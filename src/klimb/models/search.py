@@ -12,7 +12,6 @@ import numpy as np
 
 from klimb.errors import InputError, KlimbError
 from klimb.infer.result import Result, Status
-from klimb.infer.start import sites_of_fit
 from klimb.latents.base import Latent, Posterior
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.likelihoods import Observed
@@ -153,7 +152,7 @@ class Evaluator:
         if not found.possible:
             return -np.inf, np.zeros_like(theta)
         if found.result is not None:
-            self._latest = sites_of_fit(found.result.posterior, None)  # without factors, n x n matrices perhaps
+            self._latest = self.sites.last  # without factors, n x n matrices perhaps
             if self.best is not None and self.best.theta is found.model.at:
                 self.best = replace(self.best, start=self._latest)
         self.path.append(max(found.objective, self.path[-1]) if self.path else found.objective)
