@@ -170,8 +170,10 @@ class Problem:
     def at_sites(self, slope: Array, gamma: Array) -> State:
         """The state whose sites are exp(slope f - gamma f^2 / 2): a = (I + G K)^-1 (slope - G mu)."""
         factor = self.factor(gamma)
-        a, Ka = factor.solve(slope - gamma * self.latent.mean)
-        return self.state(a, self.latent.mean + Ka, factor)
+        a, m = factor.solve(slope - gamma * self.latent.mean)
+        m = self.latent.mean + m
+        del slope  # a vector of all sites, while the oracle runs
+        return self.state(a, m, factor)
 
     def own_start(self) -> State | None:
         """Where to begin, where the problem knows better than `klimb.infer.start`."""

@@ -9,13 +9,12 @@ import numpy as np
 from klimb.infer.problem import BLOCK
 from klimb.infer.start import sites_of_fit, start_at
 from klimb.latents.base import Posterior
-from klimb.numerics.arrays import Array, finite_sum, slices
+from klimb.numerics.arrays import Array, finite_sum, rounded, slices
 from klimb.numerics.surrogate import quadratics
 
 REMEMBERED, MOST_REMEMBERED = 24, 4e7  # fits whose sites predict those of the next, and numbers kept of them
 ENOUGH = 1e6  # of these numbers: with more, hardly more fits are kept than a quadratic goes through
 FARTHEST = (8.0, 4.0)  # sum of the shares of these fits, by quadratics and straight, up to which that is not wild
-LARGEST, TINY = 3e4, 1e-300  # steps in a unit that sixteen bits hold, and steps that are none
 NEARBY = 0.01  # squared distance of a fit, in spreads of all of them, below which it counts no more
 
 
@@ -41,7 +40,8 @@ class SitesNear:
         if before is None or len(before.a) != n:  # rows that stand for others: those are no sites
             self._thetas.clear()
         elif self._thetas:
-            self._steps.append(_rounded(np.array([sites.a - before.a, sites.gamma - before.gamma])))
+            kind = np.float16 if n > BLOCK else np.float32
+            self._steps.append(rounded(np.array([sites.a - before.a, sites.gamma - before.gamma]), kind))
         self.last = sites
         self._thetas.append(theta)
         fewest = quadratics(theta[None]).size + 2
@@ -71,15 +71,6 @@ class SitesNear:
         else:
             return None
         return partial(_summed, self.last, list(self._steps), shares, nearest)
-
-
-def _rounded(steps: Array) -> tuple[float, Any]:
-    """A unit and ``steps`` in it: sixteen bits are enough of long data, where memory is what they cost."""
-    if steps.shape[1] <= BLOCK:
-        return 1.0, steps.astype(np.float32)
-    unit = max(float(steps.max()), -float(steps.min()), TINY) / LARGEST
-    steps /= unit
-    return unit, steps.astype(np.float16)
 
 
 def _summed(last: Posterior, steps: list[tuple[float, Any]], shares: Array, nearest: int) -> Posterior:
