@@ -77,7 +77,7 @@ class Natural(Step):
             if self.memory > 1:
                 mixer.add(state)
             move = _stronger(problem, state, pace) if helped and pace.slow else None
-            state.release()  # what follows needs its gamma alone
+            state.release()  # what follows needs neither its matrices nor its variances
             if move is None and pace.slow and len(mixer) > 1:
                 move = _anderson(problem, state, mixer)
                 if move is None:
@@ -268,7 +268,7 @@ def _newton(problem: Problem, state: State, pace: _Pace) -> Move | None:
     if direction is None:
         return None
     linear = None if problem.site.separable else linear  # whose matrices are as large as the factor that comes now
-    state.release()
+    state.factor.release()
     for step in (1.0, 0.5):
         gamma = state.gamma + step * direction.gamma
         if problem.site.log_concave:

@@ -274,7 +274,7 @@ class Mixer:
     def __init__(self, memory: int) -> None:
         self._memory = memory
         self._residuals: list[tuple[Any, ...]] = []  # of means and of gammas, at some sites
-        self._steps: list[list[tuple[float, Any]]] = []  # of target gammas, slopes and means from each state to the next
+        self._steps: list[list[tuple[float, Any]]] = []  # of target gammas, slopes and means, from state to state
         self._last: tuple[Array, ...] = ()
         self._v: Array = np.zeros(0)  # of the last state, at some sites: the scale of the residuals
 

@@ -41,7 +41,10 @@ class SitesNear:
             self._thetas.clear()
         elif self._thetas:
             kind = np.float16 if n > BLOCK else np.float32
-            self._steps.append(rounded(np.array([sites.a - before.a, sites.gamma - before.gamma]), kind))
+            steps = np.empty((2, n))
+            np.subtract(sites.a, before.a, out=steps[0])
+            np.subtract(sites.gamma, before.gamma, out=steps[1])
+            self._steps.append(rounded(steps, kind))
         self.last = sites
         self._thetas.append(theta)
         fewest = quadratics(theta[None]).size + 2

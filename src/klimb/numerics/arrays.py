@@ -50,9 +50,12 @@ def pieces(values: Any, size: int) -> Iterator[Any]:
 
 
 def rounded(steps: Array, kind: Any) -> tuple[float, Any]:
-    """A unit, and ``steps`` in it in few digits: for long data, where memory is what they cost."""
-    unit = 1.0 if kind is not np.float16 else max(float(steps.max()), -float(steps.min()), TINY) / LARGEST
-    return unit, (steps if unit == 1.0 else steps / unit).astype(kind)
+    """A unit, and ``steps``, which are overwritten, in it in few digits: for long data that cost much memory."""
+    if kind is not np.float16:
+        return 1.0, steps.astype(kind, copy=False)
+    unit = max(float(steps.max()), -float(steps.min()), TINY) / LARGEST
+    steps /= unit
+    return unit, steps.astype(kind)
 
 
 def finite_sum(array: Array) -> bool:
