@@ -22,6 +22,7 @@ from klimb.numerics.arrays import Array, as_float, slices
 from klimb.numerics.dense import psd_square_root, row_blocks
 
 SMALL = 100  # sites up to which the loop works with an N x N matrix
+SOLVED = 1e-12  # of its terms, left of an equation that needs no refinement
 FEW = LARGEST_DENSE // 10  # sites up to which coordinates are those of such a matrix
 LARGEST_LIFT = 4e7  # numbers in the band of products of states, for products with the squares of V
 
@@ -56,17 +57,21 @@ class MarkovFactor(Factor):
         return self.passes[-1].after
 
     def variances(self) -> Array:
-        return self._latent.unsorted(np.concatenate([P[0, 0] for _, P in self.chain.covariances()]))
+        return self._latent.unsorted(np.concatenate([P[0, 0].copy() for _, P in self.chain.covariances()]))
 
     def smooth(self, b: Array) -> Array:
         return self._latent.through(self.chain, b)
 
     def solve(self, b: Array) -> tuple[Array, Array]:
-        """x = b - gamma V b and K x, with one step of refinement: for precise sites the difference cancels."""
+        """x = b - gamma V b and K x; for precise sites the difference cancels, where one step of refinement helps."""
         x = b - self.gamma * self.smooth(b)
-        left = b - x - self.gamma * self._latent.mvm(x)
-        x += left - self.gamma * self.smooth(left)
-        return x, self._latent.mvm(x)
+        Kx = self._latent.mvm(x)
+        left = b - x - self.gamma * Kx
+        scale = np.abs(b) + np.abs(self.gamma) * np.abs(Kx).max()
+        if not (np.abs(left) <= SOLVED * scale).all():
+            x += left - self.gamma * self.smooth(left)
+            Kx = self._latent.mvm(x)
+        return x, Kx
 
     def energy(self, b: Array) -> float:
         """|root' D^-T b|^2, a sum of squares."""
@@ -149,7 +154,7 @@ class Markov(Latent):
 
     def through(self, chain: Chain, b: Array) -> Array:
         """D^-1 C D^-T b, first entries: the product of b with the covariance of f under ``chain``."""
-        return self.unsorted(chain.driven(chain.costates(self.pull(b), reuse=True))[:, 0])
+        return self.unsorted(chain.driven(chain.costates(self.pull(b), reuse=True), reuse=True)[:, 0])
 
     def _gaps(self, block: slice) -> Array:
         """Since the last time, of some times in order; the first comes from nowhere."""
@@ -159,7 +164,7 @@ class Markov(Latent):
 
     @cached_property
     def prior_variances(self) -> Array:
-        return np.full(self.n_sites, float(sum(self.variance)))
+        return np.broadcast_to(float(sum(self.variance)), self.n_sites)
 
     def mvm(self, a: Array) -> Array:
         return self.through(self.chain, a)
