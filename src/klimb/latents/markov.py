@@ -64,22 +64,25 @@ class MarkovFactor(Factor):
 
     def solve(self, b: Array) -> tuple[Array, Array]:
         """x = b - gamma V b and K x; for precise sites the difference cancels, where one step of refinement helps."""
-        x = b - self.gamma * self.smooth(b)
+        x = self.smooth(b)
+        x *= -self.gamma
+        x += b
         Kx = self._latent.mvm(x)
-        left = b - x - self.gamma * Kx
-        scale = np.abs(b) + np.abs(self.gamma) * np.abs(Kx).max()
-        if not (np.abs(left) <= SOLVED * scale).all():
-            x += left - self.gamma * self.smooth(left)
-            Kx = self._latent.mvm(x)
+        largest = float(np.abs(Kx).max())
+        for rows in slices(len(b), chains.AT_ONCE):
+            left, weight = b[rows] - x[rows] - self.gamma[rows] * Kx[rows], np.abs(self.gamma[rows])
+            if not (np.abs(left) <= SOLVED * (np.abs(b[rows]) + weight * largest)).all():
+                left = b - x - self.gamma * Kx
+                x += left - self.gamma * self.smooth(left)
+                return x, self._latent.mvm(x)
         return x, Kx
 
     def energy(self, b: Array) -> float:
-        """|root' D^-T b|^2, a sum of squares."""
+        """r'C r with r = D^-T b."""
         chain, total = self.chain, 0.0
         r = chain.costates(self._latent.pull(b), reuse=True)
         for block in slices(len(b), chains.AT_ONCE):
-            half = np.einsum("ijn,ni->nj", chain.root_of(block), r[block])
-            total += float(np.vdot(half, half))
+            total += float(np.vdot(r[block], np.einsum("ijn,nj->ni", chain.noise[..., block], r[block])))
         return total
 
     def covariance(self) -> Array | None:

@@ -26,7 +26,7 @@ from klimb.numerics.lazy import lapack
 
 AT_ONCE = 8192  # states whose matrices are worked on together
 TIMES = 4096  # states whose bands are made at a time
-SEGMENT, SEGMENTS = 50_000, 4  # states, at least, of which information is found in one go, and how many such there are
+SEGMENT, SEGMENTS = 25_000, 4  # states, at least, of which information is found in one go, and how many such there are
 LONG = 20_000  # states from which products with the squares of V, which Newton directions are made of, are rough
 
 
@@ -183,10 +183,26 @@ class Alike:
         return found
 
 
+class Symmetric:
+    """Symmetric matrices (s, s, n) of which one triangle is held; blocks are made of it."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        s, _, n = self.shape = shape
+        self._pairs, self._place = np.triu_indices(s), np.zeros((s, s), np.intp)
+        self._held = np.empty((len(self._pairs[0]), n))
+        self._place[self._pairs] = self._place.T[self._pairs] = np.arange(len(self._held))
+
+    def __getitem__(self, key: Any) -> Array:
+        return self._held[:, key[-1]][self._place]
+
+    def __setitem__(self, key: Any, values: Array) -> None:
+        self._held[:, key[-1]] = values[self._pairs]
+
+
 class Given:
     """Transitions A - C B A after information B, with the noise C after it, made block by block."""
 
-    def __init__(self, before: Any, noise: Array, B: Array) -> None:
+    def __init__(self, before: Any, noise: Any, B: Any) -> None:
         self._before, self._noise, self._B, self.shape = before, noise, B, noise.shape
 
     def __getitem__(self, key: Any) -> Array:
@@ -341,7 +357,7 @@ class Conditioned:
 
     before: Chain
     after: Chain
-    B: Array
+    B: Any  # (s, s, n), as transitions of a chain are
     logdet: float
 
     def through(self, block: slice) -> Array:
@@ -356,12 +372,18 @@ def condition(chain: Chain, gamma: Array) -> Conditioned:
     """
     A, C = chain.transition, chain.noise
     n = C.shape[2]
-    B, logdet = np.zeros(C.shape), 0.0
-    B[0, 0] = gamma
-    steps_to, noise_of = A[..., 1:], C[..., 1:]
-    for part in reversed(list(slices(n - 1, max(SEGMENT, n // SEGMENTS)))):  # what recursions hold on the way is less
-        information(steps_to[..., part], noise_of[..., part], B[..., part.start : part.stop + 1])
-    noise = np.empty(C.shape)
+    steps_to, noise_of, logdet = A[..., 1:], C[..., 1:], 0.0
+    held: Any = np.empty if n <= AT_ONCE else Symmetric
+    B = held(C.shape)
+    for part in reversed(list(slices(max(n - 1, 1), max(SEGMENT, n // SEGMENTS)))):
+        own = np.zeros((*C.shape[:2], min(part.stop, n - 1) - part.start + 1))
+        own[0, 0] = gamma[part.start : part.stop + 1]
+        if part.stop < n - 1:
+            own[..., -1] = B[..., part.stop]
+        information(steps_to[..., part], noise_of[..., part], own)
+        B[..., part.start : part.stop + 1] = own
+        del own
+    noise = held(C.shape)
     for block in slices(n, AT_ONCE):
         found = absorb(chain.root_of(block), B[..., block])
         noise[..., block] = found.covariance
@@ -371,7 +393,7 @@ def condition(chain: Chain, gamma: Array) -> Conditioned:
     return Conditioned(chain, after, B, logdet)
 
 
-def _root_given(chain: Chain, B: Array, block: slice) -> Array:
+def _root_given(chain: Chain, B: Any, block: slice) -> Array:
     """Of the noise of some states after that information."""
     return np.asarray(absorb(chain.root_of(block), B[..., block]).root.transpose(1, 0, 2))
 
@@ -401,4 +423,4 @@ def _part_of(matrices: Any, block: slice) -> Array:
 
 def pushed(step: Chain, covariance: Array) -> Array:
     """A P A' + C: the covariance after a step."""
-    return congruence(step.transition, covariance) + step.noise
+    return np.asarray(congruence(step.transition, covariance) + step.noise)
