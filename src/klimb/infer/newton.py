@@ -279,7 +279,7 @@ class Mixer:
         self._v: Array = np.zeros(0)  # of the last state, at some sites: the scale of the residuals
 
     def add(self, state: State) -> None:
-        e, some = state.expectation, slice(None, None, max(len(state.v) // ENOUGH, 1))
+        e, some = state.expectation, slice(None, None, -(-len(state.v) // ENOUGH))
         here, long = (e.gamma, e.alpha, state.m), len(state.v) > ENOUGH
         with np.errstate(over="ignore", invalid="ignore"):
             if self._last:

@@ -86,10 +86,9 @@ class State:
         del distance
         if self.mean_gain is not None:
             return self.mean_gain + 0.5 * relative**2
-        residual = self.mean_residual
-        energy = self.factor.energy(residual)
+        energy = self.factor.energy(self.mean_residual)
         if self.coupled is not None:
-            by_output = residual.reshape(self.coupled.n_outputs, -1)
+            by_output = self.mean_residual.reshape(self.coupled.n_outputs, -1)
             shift = np.tile(by_output.mean(axis=0), self.coupled.n_outputs)
             energy += float(shift @ self.coupled.mvm(shift))
         return 0.5 * (energy + relative**2)

@@ -79,9 +79,10 @@ class MarkovFactor(Factor):
 
     def energy(self, b: Array) -> float:
         """r'C r with r = D^-T b."""
-        chain, total = self.chain, 0.0
-        r = chain.costates(self._latent.pull(b), reuse=True)
-        for block in slices(len(b), chains.AT_ONCE):
+        chain, total, pulled = self.chain, 0.0, self._latent.pull(b)
+        del b  # a vector of all sites
+        r = chain.costates(pulled, reuse=True)
+        for block in slices(len(r), chains.AT_ONCE):
             total += float(np.vdot(r[block], np.einsum("ijn,nj->ni", chain.noise[..., block], r[block])))
         return total
 

@@ -28,24 +28,27 @@ class SitesNear:
     """
 
     def __init__(self) -> None:
-        self.last: Posterior | None = None  # of the last fit
+        self.last: Callable[[], Posterior] | None = None  # what makes the sites of the last fit
+        self._last: list[Any] = []  # its slopes and gammas
         self._thetas: list[Array] = []
         self._steps: list[tuple[float, Any]] = []  # units, and slopes and gammas in them, from each fit to the next
 
     def add(self, theta: Array, posterior: Posterior) -> None:
         """Remember a fit; the oldest are forgotten."""
-        before, sites, n = self.last, sites_of_fit(posterior, None), len(posterior.a)
+        sites, n = sites_of_fit(posterior, None), len(posterior.a)
         if not (posterior.spread and finite_sum(sites.a) and finite_sum(sites.gamma)):
             return
-        if before is None or len(before.a) != n:  # rows that stand for others: those are no sites
-            self._thetas.clear()
-        elif self._thetas:
-            kind = np.float16 if n > BLOCK else np.float32
-            steps = np.empty((2, n))
-            np.subtract(sites.a, before.a, out=steps[0])
-            np.subtract(sites.gamma, before.gamma, out=steps[1])
-            self._steps.append(rounded(steps, kind))
-        self.last = sites
+        kind, step = (np.float32, np.float16) if n > BLOCK else (np.float64, np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            before, self._last = self._last, [values.astype(kind) for values in (sites.a, sites.gamma)]
+            if not before or len(before[0]) != n:  # rows that stand for others: those are no sites
+                self._thetas.clear()
+            elif self._thetas:
+                steps = np.empty((2, n))
+                for own, new, old in zip(steps, self._last, before, strict=True):
+                    np.subtract(new, old, out=own)
+                self._steps.append(rounded(steps, step))
+        self.last = partial(_whole, *self._last)
         self._thetas.append(theta)
         fewest = quadratics(theta[None]).size + 2
         kept = int(np.clip(ENOUGH / (2 * n), fewest, min(REMEMBERED, 4 * len(theta) + 12)))
@@ -54,7 +57,7 @@ class SitesNear:
 
     def at(self, theta: Array) -> Callable[[], Posterior] | None:
         """What makes a start by the nearest fits; None where they do not surround theta well enough to say."""
-        if self.last is None or len(self._thetas) <= len(theta):
+        if len(self._thetas) <= len(theta):
             return None
         points = np.array(self._thetas)
         own = points - points.mean(axis=0)
@@ -73,15 +76,20 @@ class SitesNear:
                 break
         else:
             return None
-        return partial(_summed, self.last, list(self._steps), shares, nearest)
+        return partial(_summed, self._last, list(self._steps), shares, nearest)
 
 
-def _summed(last: Posterior, steps: list[tuple[float, Any]], shares: Array, nearest: int) -> Posterior:
+def _whole(slope: Any, gamma: Any) -> Posterior:
+    return start_at(None, slope.astype(np.float64), gamma.astype(np.float64))
+
+
+def _summed(last: list[Any], steps: list[tuple[float, Any]], shares: Array, nearest: int) -> Posterior:
     """Sites that are a sum of those of fits, no gamma far below that of the nearest."""
-    sites, weights = (np.empty(len(last.a)), np.empty(len(last.a))), np.cumsum(shares)[:-1]
-    for rows in slices(len(last.a), BLOCK):  # sum_k c_k x_k = sum c x - sum_j (c_1 + ... + c_j) s_j, x the last
-        least = last.gamma[rows].copy()
-        slope, gamma = shares.sum() * last.a[rows], shares.sum() * least
+    sites, weights = [np.empty(len(values)) for values in last], np.cumsum(shares)[:-1]
+    for rows in slices(len(sites[0]), BLOCK):  # sum_k c_k x_k = sum c x - sum_j (c_1 + ... + c_j) s_j, x the last
+        slope, least = (values[rows].astype(np.float64) for values in last)
+        gamma = shares.sum() * least
+        slope *= shares.sum()
         for number, (unit, step) in enumerate(steps):
             own = unit * step[:, rows].astype(np.float64)
             slope -= weights[number] * own[0]
