@@ -71,8 +71,7 @@ class Natural(Step):
         mixer = Mixer(self.memory)
         pace = _Pace(state, patience(problem), _price(problem)) if helped else _Pace(state, float("inf"), 0.0)
         if problem.warm and (state.stationarity < NEAR or (helped and problem.site.separable)):
-            n = problem.latent.n_sites
-            pace.begin_near(problem.dense_size >= n or n <= ENOUGH)
+            pace.begin_near(helped and problem.latent.n_sites <= max(problem.dense_size, ENOUGH))
         while not (pace.stalled or pace.exhausted):
             if self.memory > 1:
                 mixer.add(state)
