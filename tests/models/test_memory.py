@@ -61,3 +61,12 @@ def test_series_hold_a_quarter_of_a_kilobyte_of_each_time():
     y = np.random.default_rng(0).poisson(np.exp(0.5 * np.sin(t / 300.0)))
     model = klimb.series(klimb.kernels.Matern32(lengthscale=100.0), t, klimb.sites.Poisson())
     assert peak_of(lambda: model.fit(y)) < 250 * n
+
+
+def test_factors_with_negative_precisions_hold_no_product_with_all_of_the_kernel():
+    n, rng = 800, np.random.default_rng(0)
+    X = rng.standard_normal((n, 3))
+    y = 2.0 * np.sin(X[:, 0]) + 0.3 * rng.standard_t(4, n)
+    kernel = klimb.kernels.RBF(lengthscale=1.0, variance=4.0)
+    model = klimb.gp(kernel, X, klimb.sites.StudentT(df=4.0, scale=0.3))
+    assert peak_of(lambda: model.fit(y, hyper="fixed")) < 3.0 * 8 * n**2  # beyond the kernel
