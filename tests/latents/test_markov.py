@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -412,3 +413,44 @@ def test_wide_rough_priors_converge_by_newton_directions():
     assert result.converged
     assert "newton" in result.history.rule
     assert result.n_iter < 100
+
+
+def test_even_times_need_their_steps_once_and_give_the_same_posterior() -> None:
+    n, rng = 20_000, np.random.default_rng(0)
+    even = klimb.latents.Markov(np.linspace(0.0, 50.0, n), variance=1.3, lengthscale=0.4, smoothness=1.5)
+    times = np.linspace(0.0, 50.0, n)
+    times[-1] += 1e-3  # one gap is another
+    uneven = klimb.latents.Markov(times, variance=1.3, lengthscale=0.4, smoothness=1.5)
+    assert not isinstance(even.chain.noise, np.ndarray)
+    assert isinstance(uneven.chain.noise, np.ndarray)
+    gamma, b = rng.uniform(0.0, 3.0, n), rng.standard_normal(n)
+    found, expected = even.factor(gamma), uneven.factor(gamma)
+    np.testing.assert_allclose(found.variances()[:-1000], expected.variances()[:-1000], rtol=1e-9)
+    np.testing.assert_allclose(found.smooth(b)[:-1000], expected.smooth(b)[:-1000], atol=1e-9)
+    np.testing.assert_allclose(found.energy(b), b @ found.smooth(b), rtol=1e-10)
+    x, Kx = found.solve(b)
+    np.testing.assert_allclose(x + gamma * even.mvm(x), b, atol=1e-10)
+    np.testing.assert_array_equal(Kx, even.mvm(x))
+    _, by_square = found.products()
+    squares = np.array([found.smooth(np.eye(1, n, k)[0])[777] ** 2 for k in (700, 777, 800)])
+    np.testing.assert_allclose([by_square(np.eye(1, n, k)[0])[777] for k in (700, 777, 800)], squares, rtol=1e-3)
+
+
+@pytest.mark.parametrize("smoothness", [[1.5], [0.5, 2.5]])
+def test_gradients_over_even_times_are_those_of_differences(smoothness: list[float]) -> None:
+    n, rng = 9_000, np.random.default_rng(1)
+    t = np.arange(float(n))
+    y = rng.poisson(np.exp(np.sin(t / 300.0)))
+
+    def fitted(log_theta: np.ndarray) -> Any:
+        variance, scale = np.exp(log_theta.reshape(2, -1))
+        return klimb.infer(klimb.latents.Markov(t, variance, scale, smoothness), klimb.sites.Poisson(), y, tol=1e-8)
+
+    k = len(smoothness)
+    at = np.concatenate([np.full(k, -1.0), np.linspace(3.0, 4.0, k)])
+    q = fitted(at).posterior
+    slopes = q.latent.bound_gradient(q).T.ravel()
+    for j in range(2 * k):
+        step = 1e-3 * np.eye(2 * k)[j]
+        difference = (fitted(at + step).bound - fitted(at - step).bound) / 2e-3
+        np.testing.assert_allclose(slopes[j], difference, rtol=1e-4, atol=1e-3)

@@ -40,6 +40,26 @@ def test_quadratic_sites_are_foretold_exactly_where_fits_are_enough() -> None:
     np.testing.assert_allclose(found().gamma, 5.0 + 1.69, rtol=1e-5)
 
 
+def test_steps_of_long_data_keep_the_digits_that_predictions_have() -> None:
+    n, rng = 20_000, np.random.default_rng(0)
+    latent, known, slopes = klimb.latents.Weights(np.eye(3)), SitesNear(), rng.standard_normal((2, n))
+    points = 0.3 * rng.standard_normal((12, 2))
+
+    def sites(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return 1e4 * slopes[0] + theta @ slopes, 5.0 + np.abs(theta @ slopes[::-1])
+
+    for theta in points:
+        slope, gamma = sites(theta)
+        known.add(theta, Posterior(latent, slope, gamma, np.zeros(n), np.ones(n), 0.0))
+    assert known.last is not None
+    np.testing.assert_allclose(known.last().gamma, sites(points[-1])[1], rtol=1e-6)
+    held = sum(values.nbytes for _, values in known._steps) / n
+    assert held == 4 * (len(known._thetas) - 1)  # two bytes of each slope and gamma
+    found = known.at(np.array([0.1, 0.05]))
+    assert found is not None
+    np.testing.assert_allclose(found().a, sites(np.array([0.1, 0.05]))[0], rtol=1e-6, atol=0.01)
+
+
 def test_nothing_is_foretold_from_too_few_or_far_away() -> None:
     assert remembered(np.array([[0.0, 0.0], [1.0, 0.0]])).at(np.array([0.5, 0.5])) is None
     assert remembered(np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])).at(np.array([40.0, 40.0])) is None

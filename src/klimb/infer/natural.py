@@ -8,7 +8,7 @@ import numpy as np
 
 from klimb.errors import NotPositiveDefiniteError, require
 from klimb.infer.loop import Move, Moves, Step, note
-from klimb.infer.newton import STIFF, Linearised, Mixer, newton_direction
+from klimb.infer.newton import ENOUGH, STIFF, Linearised, Mixer, newton_direction
 from klimb.infer.problem import Problem, State
 from klimb.infer.result import Status
 from klimb.infer.start import first_state, local_sites
@@ -71,12 +71,12 @@ class Natural(Step):
         mixer = Mixer(self.memory)
         pace = _Pace(state, patience(problem), _price(problem)) if helped else _Pace(state, float("inf"), 0.0)
         if problem.warm and (state.stationarity < NEAR or (helped and problem.site.separable)):
-            pace.begin_near()
+            pace.begin_near(helped and problem.latent.n_sites <= max(problem.dense_size, ENOUGH))
         while not (pace.stalled or pace.exhausted):
             if self.memory > 1:
                 mixer.add(state)
             move = _stronger(problem, state, pace) if helped and pace.slow else None
-            state.release()  # what follows needs its gamma alone
+            state.release()  # what follows needs neither its matrices nor its variances
             if move is None and pace.slow and len(mixer) > 1:
                 move = _anderson(problem, state, mixer)
                 if move is None:
@@ -108,9 +108,14 @@ class _Pace:
         """How many plain steps the rest would take at the pace of late."""
         return float(np.log(max(state.stationarity / USUAL_TOL, 1.0)) / -np.log(np.clip(self._rate, 1e-3, 0.999)))
 
-    def begin_near(self) -> None:
-        """A start close to the optimum, as from other hyperparameters: Newton or local optima pay at once."""
-        self.slow = self.hard = self.newton_in == 0
+    def begin_near(self, at_once: bool) -> None:
+        """A start close to the optimum, as from other hyperparameters: Newton or local optima pay ``at_once``.
+
+        Of long chains a Newton direction takes as long as two plain steps, and three times their memory: it waits until
+        these are slow.
+        """
+        self.slow = self.newton_in == 0
+        self.hard = self.slow and at_once
         self.stretch_in = PAUSE
 
     def note(self, state: State, after: State) -> None:
@@ -262,7 +267,7 @@ def _newton(problem: Problem, state: State, pace: _Pace) -> Move | None:
     if direction is None:
         return None
     linear = None if problem.site.separable else linear  # whose matrices are as large as the factor that comes now
-    state.release()
+    state.factor.release()
     for step in (1.0, 0.5):
         gamma = state.gamma + step * direction.gamma
         if problem.site.log_concave:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from klimb.infer.problem import Problem, State
 from klimb.latents.base import Factor, Product
-from klimb.numerics.arrays import Array
+from klimb.numerics.arrays import Array, rounded
 
 DIFFERENCE = 1e-5  # relative step in v for the derivatives of gamma
 MOST_PRODUCTS = 60
@@ -268,25 +268,26 @@ class Mixer:
 
     The weights sum to one. The combination has the same form as a natural step from a single state: a target gamma, a
     mean m and a slope alpha there, so that it costs one factorisation as well. Of all states but the last only steps to
-    the next one are kept, for long data in single precision: relative to a step, so that nothing is lost at the end.
+    the next one are kept, for long data in sixteen bits: relative to a step, so that nothing is lost at the end.
     """
 
     def __init__(self, memory: int) -> None:
         self._memory = memory
-        self._residuals: list[tuple[Array, Array]] = []  # of means and of gammas, at some sites
-        self._steps: list[list[Array]] = []  # of target gammas, slopes and means from each state to the next
+        self._residuals: list[tuple[Any, ...]] = []  # of means and of gammas, at some sites
+        self._steps: list[list[tuple[float, Any]]] = []  # of target gammas, slopes and means, from state to state
         self._last: tuple[Array, ...] = ()
         self._v: Array = np.zeros(0)  # of the last state, at some sites: the scale of the residuals
 
     def add(self, state: State) -> None:
-        e, some = state.expectation, slice(None, None, max(len(state.v) // ENOUGH, 1))
-        here, kept = (e.gamma, e.alpha, state.m), np.float32 if len(state.v) > ENOUGH else np.float64
-        with np.errstate(over="ignore"):
+        e, some = state.expectation, slice(None, None, -(-len(state.v) // ENOUGH))
+        here, long = (e.gamma, e.alpha, state.m), len(state.v) > ENOUGH
+        with np.errstate(over="ignore", invalid="ignore"):
             if self._last:
-                self._steps.append([(new - old).astype(kept) for new, old in zip(here, self._last, strict=True)])
-            self._residuals.append(((state.a[some] + e.alpha[some]).astype(kept),
-                                    (state.gamma[some] - e.gamma[some]).astype(kept)))
-        self._last, self._v = here, state.v[some]
+                self._steps.append([rounded(new - old, np.float16 if long else np.float64)
+                                    for new, old in zip(here, self._last, strict=True)])
+            residuals = state.a[some] + e.alpha[some], state.gamma[some] - e.gamma[some]
+            self._residuals.append(tuple(values.astype(np.float32 if long else np.float64) for values in residuals))
+        self._last, self._v = here, state.v[some].copy()
         del self._residuals[: -self._memory], self._steps[: 1 - self._memory]
 
     def restart(self) -> None:
@@ -302,7 +303,8 @@ class Mixer:
         weights = anderson_weights(np.stack([np.concatenate([sd * of_mean, self._v * of_gamma])
                                              for of_mean, of_gamma in self._residuals]))
         # sum_i c_i x_i = x - sum_j (c_1 + ... + c_j) s_j, s_j being the step from x_j to x_(j + 1) and x the last.
-        away = [-sum(share * step for share, step in zip(np.cumsum(weights)[:-1], steps, strict=True))
+        away = [-sum(share * unit * step.astype(float, copy=False)
+                     for share, (unit, step) in zip(np.cumsum(weights)[:-1], steps, strict=True))
                 for steps in zip(*self._steps, strict=True)]
         return self._last[0] + away[0], self._last[1] + away[1], away[2]
 

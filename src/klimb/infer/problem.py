@@ -31,7 +31,7 @@ class State:
     a: Array
     factor: Factor
     m: Array
-    v: Array
+    held: list[Array]  # the marginal variances, until they are let go of
     expectation: Expectation
     kl: float
     bound: float
@@ -41,10 +41,18 @@ class State:
     coupled: Latent | None = None  # the latent, where the site couples several latent values of a datum
     mean_gain: float | None = None  # what the mean may still gain in nats, where the step knows it
     bound_error: float = 0.0  # where the bound is an estimate
+    slack: Array | float = 0.0
 
     def release(self) -> None:
-        """Let go of matrices that can be made again from gamma."""
+        """Let go of what can be made again from gamma."""
+        self.held.clear()
         self.factor.release()
+
+    @property
+    def v(self) -> Array:
+        if not self.held:
+            self.held.append(np.asarray(self.factor.variances() + self.slack))
+        return self.held[0]
 
     @property
     def gamma(self) -> Array:
@@ -78,10 +86,9 @@ class State:
         del distance
         if self.mean_gain is not None:
             return self.mean_gain + 0.5 * relative**2
-        residual = self.mean_residual
-        energy = self.factor.energy(residual)
+        energy = self.factor.energy(self.mean_residual)
         if self.coupled is not None:
-            by_output = residual.reshape(self.coupled.n_outputs, -1)
+            by_output = self.mean_residual.reshape(self.coupled.n_outputs, -1)
             shift = np.tile(by_output.mean(axis=0), self.coupled.n_outputs)
             energy += float(shift @ self.coupled.mvm(shift))
         return 0.5 * (energy + relative**2)
@@ -164,14 +171,16 @@ class Problem:
         noise += 0.0 if coupled is None else QUADRATURE * len(self.y)
         stationarity = max(_stationarity(a[rows], factor.gamma[rows], v[rows], e.alpha[rows], e.gamma[rows])
                            for rows in blocks)
-        return State(a, factor, m, v, e, kl, bound, objective, noise, stationarity, coupled,
-                     bound_error=0.5 * factor.log_det_error)
+        return State(a, factor, m, [v], e, kl, bound, objective, noise, stationarity, coupled,
+                     bound_error=0.5 * factor.log_det_error, slack=latent.slack)
 
     def at_sites(self, slope: Array, gamma: Array) -> State:
         """The state whose sites are exp(slope f - gamma f^2 / 2): a = (I + G K)^-1 (slope - G mu)."""
         factor = self.factor(gamma)
-        a, Ka = factor.solve(slope - gamma * self.latent.mean)
-        return self.state(a, self.latent.mean + Ka, factor)
+        a, m = factor.solve(slope - gamma * self.latent.mean)
+        m = self.latent.mean + m
+        del slope  # a vector of all sites, while the oracle runs
+        return self.state(a, m, factor)
 
     def own_start(self) -> State | None:
         """Where to begin, where the problem knows better than `klimb.infer.start`."""

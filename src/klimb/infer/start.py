@@ -35,8 +35,7 @@ def first_state(problem: Problem, coarse_step: Step | None = None) -> State:
     """
     if problem.site.gamma_trend == "constant" and problem.site.uses_variance:  # Gaussian data: their sites are known
         return _finite_state(problem, *problem.site.start(problem.y))
-    start, problem.start = problem.start, None
-    warm = None if start is None else _warm_state(problem, start)
+    warm = None if problem.start is None else _warm_state(problem)
     if warm is not None and warm.stationarity < FAR:
         return warm
     state = _cold_state(problem, coarse_step)
@@ -65,13 +64,17 @@ def _cold_state(problem: Problem, coarse_step: Step | None) -> State:
     return best if coarse is None else _better(best, coarse)
 
 
-def _warm_state(problem: Problem, start: Posterior) -> State | None:
-    """The sites of ``start`` under the present prior; None where they make no proper or finite posterior there."""
+def _warm_state(problem: Problem) -> State | None:
+    """The sites of the start under the present prior; None where they make no proper or finite posterior there."""
+    start, problem.start = problem.start, None
+    assert start is not None
     with suppress(NotPositiveDefiniteError):
         if start.factor is not None and start.latent is problem.latent:
             state = problem.state(start.a, start.m, start.factor)
         else:
-            state = problem.at_sites(start.a + start.gamma * start.m, start.gamma)
+            gamma, slope = start.gamma, [start.a + start.gamma * start.m]
+            del start  # with vectors of all sites, as the slope that is passed on is
+            state = problem.at_sites(slope.pop(), gamma)
         if np.isfinite(state.objective):
             return state
     return None

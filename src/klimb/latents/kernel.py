@@ -13,7 +13,7 @@ from klimb.latents.coordinates import Coordinates, dense_coordinates
 from klimb.latents.costs import Option, Shape, kernel
 from klimb.latents.shocks import MOST_REDUCED, Shocks
 from klimb.numerics import dense
-from klimb.numerics.arrays import Array, Index, as_float
+from klimb.numerics.arrays import Array, Index, as_float, slices
 from klimb.numerics.lazy import blas, lapack
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 MOST_KEPT = 12  # factors that a latent remembers: one per output
 MOST_WEAK = 0.3  # share of such sites up to which their columns of V are computed one by one
 WEAK_SINGLE = 1e-4  # gamma_i v_i below this: single precision has too few digits of B^-1 for V_ij
+PARTS = 4  # of as many columns, for products with all of K that are not held whole
 MOST_SINGLE = 1e5  # trace of G K up to which B, whose least eigenvalue is 1, keeps two digits in single precision
 WEAK_SITE = 1e-4  # gamma_i k_ii below this: (1 - (B^-1)_ii) / gamma_i would cancel, so V_ii comes from K - W'W
 
@@ -219,9 +220,9 @@ class SignedKernelFactor(DenseFactor):
         self._base = KernelFactor(K, np.maximum(gamma, 0.0))
         self._negative = np.flatnonzero(gamma < 0)
         self._root = np.sqrt(-gamma[self._negative])
-        W = self._base.explained_root(slice(None))
-        self._W = W[:, self._negative]
-        V1 = K[self._negative] - self._W.T @ W
+        self._W, V1 = self._base.explained_root(self._negative), K[self._negative]
+        for columns in slices(len(K), -(-len(K) // PARTS)):
+            V1[:, columns] -= self._W.T @ self._base.explained_root(columns)
         self._lower = dense.cholesky(identity_plus(-V1[:, self._negative], self._root))  # of C
         self.logdet = self._base.logdet + dense.log_det_from_cholesky(self._lower)
         self._U = dense.triangular_solve(self._lower, self._root[:, None] * V1)

@@ -22,6 +22,7 @@ from klimb.numerics.arrays import Array, as_float, slices
 from klimb.numerics.dense import psd_square_root, row_blocks
 
 SMALL = 100  # sites up to which the loop works with an N x N matrix
+SOLVED = 1e-12  # of its terms, left of an equation that needs no refinement
 FEW = LARGEST_DENSE // 10  # sites up to which coordinates are those of such a matrix
 LARGEST_LIFT = 4e7  # numbers in the band of products of states, for products with the squares of V
 
@@ -56,25 +57,33 @@ class MarkovFactor(Factor):
         return self.passes[-1].after
 
     def variances(self) -> Array:
-        return self._latent.unsorted(np.concatenate([P[0, 0] for _, P in self.chain.covariances()]))
+        return self._latent.unsorted(np.concatenate([P[0, 0].copy() for _, P in self.chain.covariances()]))
 
     def smooth(self, b: Array) -> Array:
         return self._latent.through(self.chain, b)
 
     def solve(self, b: Array) -> tuple[Array, Array]:
-        """x = b - gamma V b and K x, with one step of refinement: for precise sites the difference cancels."""
-        x = b - self.gamma * self.smooth(b)
-        left = b - x - self.gamma * self._latent.mvm(x)
-        x += left - self.gamma * self.smooth(left)
-        return x, self._latent.mvm(x)
+        """x = b - gamma V b and K x; for precise sites the difference cancels, where one step of refinement helps."""
+        x = self.smooth(b)
+        x *= -self.gamma
+        x += b
+        Kx = self._latent.mvm(x)
+        largest = float(np.abs(Kx).max())
+        for rows in slices(len(b), chains.AT_ONCE):
+            left, weight = b[rows] - x[rows] - self.gamma[rows] * Kx[rows], np.abs(self.gamma[rows])
+            if not (np.abs(left) <= SOLVED * (np.abs(b[rows]) + weight * largest)).all():
+                left = b - x - self.gamma * Kx
+                x += left - self.gamma * self.smooth(left)
+                return x, self._latent.mvm(x)
+        return x, Kx
 
     def energy(self, b: Array) -> float:
-        """|root' D^-T b|^2, a sum of squares."""
-        chain, total = self.chain, 0.0
-        r = chain.costates(self._latent.pull(b), reuse=True)
-        for block in slices(len(b), chains.AT_ONCE):
-            half = np.einsum("ijn,ni->nj", chain.root_of(block), r[block])
-            total += float(np.vdot(half, half))
+        """r'C r with r = D^-T b."""
+        chain, total, pulled = self.chain, 0.0, self._latent.pull(b)
+        del b  # a vector of all sites
+        r = chain.costates(pulled, reuse=True)
+        for block in slices(len(r), chains.AT_ONCE):
+            total += float(np.vdot(r[block], np.einsum("ijn,nj->ni", chain.noise[..., block], r[block])))
         return total
 
     def covariance(self) -> Array | None:
@@ -149,7 +158,7 @@ class Markov(Latent):
 
     def through(self, chain: Chain, b: Array) -> Array:
         """D^-1 C D^-T b, first entries: the product of b with the covariance of f under ``chain``."""
-        return self.unsorted(chain.driven(chain.costates(self.pull(b), reuse=True))[:, 0])
+        return self.unsorted(chain.driven(chain.costates(self.pull(b), reuse=True), reuse=True)[:, 0])
 
     def _gaps(self, block: slice) -> Array:
         """Since the last time, of some times in order; the first comes from nowhere."""
@@ -159,7 +168,7 @@ class Markov(Latent):
 
     @cached_property
     def prior_variances(self) -> Array:
-        return np.full(self.n_sites, float(sum(self.variance)))
+        return np.broadcast_to(float(sum(self.variance)), self.n_sites)
 
     def mvm(self, a: Array) -> Array:
         return self.through(self.chain, a)

@@ -16,7 +16,7 @@ variance of the states (dense sampling), where working with the precision of the
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,9 @@ from klimb.errors import NotPositiveDefiniteError
 from klimb.numerics.arrays import Array, slices
 from klimb.numerics.lazy import lapack
 
-AT_ONCE = 16_384  # states whose matrices are worked on together
+AT_ONCE = 8192  # states whose matrices are worked on together
 TIMES = 4096  # states whose bands are made at a time
+SEGMENT, SEGMENTS = 25_000, 4  # states, at least, of which information is found in one go, and how many such there are
 LONG = 20_000  # states from which products with the squares of V, which Newton directions are made of, are rough
 
 
@@ -165,46 +166,104 @@ def marginal_covariances(A: Array, C: Array) -> Array:
     return out
 
 
+class Alike:
+    """Matrices (s, s, n) of steps that are all one but the first: two are held, blocks are made of them."""
+
+    def __init__(self, first: Array, other: Array, n: int) -> None:
+        self._first, self._other, self.shape = first, other, (*other.shape, n)
+
+    def __getitem__(self, key: Any) -> Array:
+        steps = range(self.shape[-1])[key[-1]]
+        if isinstance(steps, int):
+            return self._other if steps else self._first
+        found = np.broadcast_to(self._other[..., None], (*self._other.shape, len(steps)))
+        if 0 in steps:
+            found = found.copy()
+            found[..., steps.index(0)] = self._first
+        return found
+
+
+class Symmetric:
+    """Symmetric matrices (s, s, n) of which one triangle is held; blocks are made of it."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        s, _, n = self.shape = shape
+        self._pairs, self._place = np.triu_indices(s), np.zeros((s, s), np.intp)
+        self._held = np.empty((len(self._pairs[0]), n))
+        self._place[self._pairs] = self._place.T[self._pairs] = np.arange(len(self._held))
+
+    def __getitem__(self, key: Any) -> Array:
+        return self._held[:, key[-1]][self._place]
+
+    def __setitem__(self, key: Any, values: Array) -> None:
+        self._held[:, key[-1]] = values[self._pairs]
+
+
+class Given:
+    """Transitions A - C B A after information B, with the noise C after it, made block by block."""
+
+    def __init__(self, before: Any, noise: Any, B: Any) -> None:
+        self._before, self._noise, self._B, self.shape = before, noise, B, noise.shape
+
+    def __getitem__(self, key: Any) -> Array:
+        if isinstance(key[-1], int):
+            return self[..., slice(key[-1], key[-1] + 1)][..., 0]
+        A: Array = self._before[..., key[-1]]
+        moved: Array = product(self._noise[..., key[-1]], product(self._B[..., key[-1]], A))
+        moved *= -1.0
+        moved += A
+        return moved
+
+
 class Bidiagonal:
     """D, unit diagonal with -A_k below it, of transitions (s, s, n); bands of long chains are made in parts."""
 
-    def __init__(self, transition: Array) -> None:
+    def __init__(self, transition: Any) -> None:
         self._A, self._blocks = transition, tuple(slices(transition.shape[2], TIMES))
         s, _, n = transition.shape
-        self._only = self._band(self._blocks[0], np.zeros((n, s, 2 * s))) if n <= TIMES else None
+        self._only = self._band(transition[..., :], np.zeros((n, s, 2 * s))) if n <= TIMES else None
 
-    def _band(self, block: slice, space: Array) -> Array:
+    def _band(self, A: Array, space: Array) -> Array:
         """LAPACK's lower band of some states: row (i - j) of column j."""
-        A, s = self._A[..., block], len(self._A)
-        band = space[: A.shape[2]]
+        s, band = len(A), space[: A.shape[2]]
         band[-1] = 0.0
         for i in range(s):
             for j in range(s):
                 np.negative(A[i, j, 1:], out=band[:-1, j, s + i - j])
         return band.reshape(-1, 2 * s).T
 
-    def solve(self, rhs: Array, *, transpose: bool = False, reuse: bool = False) -> Array:
-        """D^-1 or D^-T times ``rhs`` of shape (n, s) or (n, s, columns), which long chains may ``reuse``."""
-        flat, s = rhs.reshape(rhs.shape[0] * rhs.shape[1], -1), len(self._A)
+    def solve(self, rhs: Array, *, transpose: bool = False, reuse: bool = False, noise: Any = None) -> Array:
+        """D^-1 or D^-T times ``rhs``, or ``noise`` times that, of shape (n, s) or (n, s, columns).
+
+        Of long chains ``rhs`` may be overwritten (``reuse``).
+        """
+        n, s = rhs.shape[:2]
+        flat = rhs.reshape(n, s, -1)
+        columns = flat.shape[2]
         if self._only is not None:
-            return solve_band(self._only, flat, transpose=transpose, unit=True).reshape(rhs.shape)
+            own = flat if noise is None else np.einsum("ijn,njc->nic", noise[..., :], flat)
+            return solve_band(self._only, own.reshape(n * s, -1), transpose=transpose, unit=True).reshape(rhs.shape)
         out, space = flat if reuse else np.empty(flat.shape), np.zeros((TIMES, s, 2 * s))
-        done = np.zeros((s, flat.shape[1]))
+        done = np.zeros((s, columns))
         for block in reversed(self._blocks) if transpose else self._blocks:
-            own, first = slice(s * block.start, s * block.stop), self._A[..., block.start]
-            x = flat[own].copy()
-            x[slice(-s, None) if transpose else slice(0, s)] += done if transpose else first @ done
-            out[own] = x = solve_band(self._band(block, space), x, transpose=transpose, unit=True)
-            done = first.T @ x[:s] if transpose else x[-s:]  # what the next block has of this one
+            x, A = flat[block], self._A[..., block]
+            x = x.copy() if noise is None else np.einsum("ijn,njc->nic", noise[..., block], x, order="C")
+            x[-1 if transpose else 0] += done if transpose else A[..., 0] @ done
+            x = solve_band(self._band(A, space), x.reshape(-1, columns), transpose=transpose, unit=True)
+            out[block] = x = x.reshape(-1, s, columns)
+            done = A[..., 0].T @ x[0] if transpose else x[-1]  # what the next block has of this one
         return out.reshape(rhs.shape)
 
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """Transitions and noise, both (s, s, n); a root of the noise, root root' = noise, is made when it is asked for."""
+    """Transitions and noise, both (s, s, n); a root of the noise, root root' = noise, is made when it is asked for.
 
-    transition: Array
-    noise: Array
+    They are arrays or, of long chains, what makes blocks of them.
+    """
+
+    transition: Any
+    noise: Any
     made: Callable[[slice], Array] | None = None  # what makes the root of some states, if it is not the triangular one
 
     @property
@@ -228,9 +287,9 @@ class Chain:
         """x_k = A_k x_{k-1} + push_k for pushes of shape (n, s) or (n, s, columns)."""
         return self._recursion.solve(push)
 
-    def driven(self, costates: Array) -> Array:
+    def driven(self, costates: Array, *, reuse: bool = False) -> Array:
         """The means x = D^-1 C r that belong to costates r."""
-        return self._recursion.solve(np.einsum("ijn,nj...->ni...", self.noise, costates), reuse=True)
+        return self._recursion.solve(costates, reuse=reuse, noise=self.noise)
 
     def covariances(self) -> Iterator[tuple[slice, Array]]:
         """The marginal covariances of some states after the other."""
@@ -245,7 +304,22 @@ class Chain:
 
     def seen(self) -> Array:
         """Covariances of f, the first entry of every state, with the state: (s, n)."""
-        return np.concatenate([P[0] for _, P in self.covariances()], axis=1)
+        return np.concatenate([P[0].copy() for _, P in self.covariances()], axis=1)
+
+
+class Lifted:
+    """Transitions of the products of two states that have these transitions, made block by block."""
+
+    def __init__(self, transition: Any) -> None:
+        s, _, n = transition.shape
+        self._A, self._pairs, self.shape = transition, np.triu_indices(s), (*(s * (s + 1) // 2,) * 2, n)
+
+    def __getitem__(self, key: Any) -> Array:
+        if isinstance(key[-1], int):
+            return self[..., slice(key[-1], key[-1] + 1)][..., 0]
+        (rows, columns), own = self._pairs, self._A[..., key[-1]]
+        i, j, twice = rows[:, None], columns[:, None], np.where(rows == columns, 0.0, 1.0)[None, :, None]
+        return np.asarray(own[i, rows] * own[j, columns] + twice * own[i, columns] * own[j, rows])
 
 
 class SquaredCovariance:
@@ -257,16 +331,12 @@ class SquaredCovariance:
 
     def __init__(self, chain: Chain) -> None:
         rows, columns = np.triu_indices(chain.transition.shape[0])
-        A, i, j = chain.transition, rows[:, None], columns[:, None]
-        kind = np.float32 if A.shape[2] > LONG else np.float64  # few digits are enough where memory is what it costs
-        lifted = np.empty((len(rows), len(rows), A.shape[2]), kind)
-        twice = np.where(rows == columns, 0.0, 1.0)[None, :, None]
-        for block in slices(A.shape[2], TIMES):
-            own = A[..., block]
-            lifted[..., block] = own[i, rows] * own[j, columns] + twice * own[i, columns] * own[j, rows]
-        self._recursion = Bidiagonal(lifted)
+        lifted = Lifted(chain.transition)
+        long = lifted.shape[-1] > LONG  # few digits are enough where memory is what they cost
+        self._recursion = Bidiagonal(lifted if long else lifted[..., :])
         p = chain.seen()
-        self._lifted: Array = np.ascontiguousarray((p[rows] * p[columns]).T, dtype=kind)
+        self._lifted: Array = np.empty((p.shape[1], len(rows)), np.float32 if long else np.float64)
+        np.multiply(p[rows].T, p[columns].T, out=self._lifted, casting="same_kind")
 
     def times(self, b: Array) -> Array:
         """(V o V) b, in the order of time."""
@@ -287,7 +357,7 @@ class Conditioned:
 
     before: Chain
     after: Chain
-    B: Array
+    B: Any  # (s, s, n), as transitions of a chain are
     logdet: float
 
     def through(self, block: slice) -> Array:
@@ -302,20 +372,36 @@ def condition(chain: Chain, gamma: Array) -> Conditioned:
     """
     A, C = chain.transition, chain.noise
     n = C.shape[2]
-    B, transition, noise, logdet = np.zeros(C.shape), np.empty(C.shape), np.empty(C.shape), 0.0
-    B[0, 0] = gamma
-    information(A[..., 1:], C[..., 1:], B)
+    steps_to, noise_of, logdet = A[..., 1:], C[..., 1:], 0.0
+    held: Any = np.empty if n <= AT_ONCE else Symmetric
+    B = held(C.shape)
+    for part in reversed(list(slices(max(n - 1, 1), max(SEGMENT, n // SEGMENTS)))):
+        own = np.zeros((*C.shape[:2], min(part.stop, n - 1) - part.start + 1))
+        own[0, 0] = gamma[part.start : part.stop + 1]
+        if part.stop < n - 1:
+            own[..., -1] = B[..., part.stop]
+        information(steps_to[..., part], noise_of[..., part], own)
+        B[..., part.start : part.stop + 1] = own
+        del own
+    noise = held(C.shape)
     for block in slices(n, AT_ONCE):
         found = absorb(chain.root_of(block), B[..., block])
-        transition[..., block] = A[..., block] - product(found.covariance, product(B[..., block], A[..., block]))
         noise[..., block] = found.covariance
         logdet += float(found.log_det.sum())
-    return Conditioned(chain, Chain(transition, noise, partial(_root_given, chain, B)), B, logdet)
+    transition = Given(A, noise, B)
+    after = Chain(transition if n > AT_ONCE else transition[..., :], noise, partial(_root_given, chain, B))
+    return Conditioned(chain, after, B, logdet)
 
 
-def _root_given(chain: Chain, B: Array, block: slice) -> Array:
+def _root_given(chain: Chain, B: Any, block: slice) -> Array:
     """Of the noise of some states after that information."""
     return np.asarray(absorb(chain.root_of(block), B[..., block]).root.transpose(1, 0, 2))
+
+
+def alike(step: Chain, n: int) -> Chain:
+    """``n`` steps, the first and all the others of which are those of ``step``."""
+    transition, noise, root = (Alike(one[..., 0], one[..., 1], n) for one in (step.transition, step.noise, step.root))
+    return Chain(transition, noise, partial(_part_of, root))
 
 
 def inserted(first: Chain, second: Chain, B: Array) -> tuple[Chain, Chain]:
@@ -331,10 +417,10 @@ def _given(step: Chain, B: Array) -> Chain:
     return Chain(transition, found.covariance, partial(_part_of, found.root.transpose(1, 0, 2)))
 
 
-def _part_of(matrices: Array, block: slice) -> Array:
-    return matrices[..., block]
+def _part_of(matrices: Any, block: slice) -> Array:
+    return np.asarray(matrices[..., block])
 
 
 def pushed(step: Chain, covariance: Array) -> Array:
     """A P A' + C: the covariance after a step."""
-    return congruence(step.transition, covariance) + step.noise
+    return np.asarray(congruence(step.transition, covariance) + step.noise)

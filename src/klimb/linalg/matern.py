@@ -13,10 +13,11 @@ from typing import NamedTuple, Self
 import numpy as np
 from scipy.special import gammainc
 
-from klimb.linalg.chains import AT_ONCE, Chain
+from klimb.linalg.chains import AT_ONCE, Chain, alike
 from klimb.numerics.arrays import Array, slices
 
 STATES = {0.5: 1, 1.5: 2, 2.5: 3}  # smoothness -> size of the state
+EVEN = 1e-9  # of a gap, by which those of evenly spaced times may differ
 FORGOTTEN = 800.0  # exp(-x) is zero from here on, and x^2 exp(-x) must not be inf * 0
 
 
@@ -136,6 +137,8 @@ class MaternSum:
     def chain(self, gaps: Array) -> Chain:
         """The Gaussian process at times that lie so far after the last; the first, infinitely far, is stationary."""
         s, n = self.states, len(gaps)
+        if n > AT_ONCE and same(gaps[1:]):
+            return alike(self.steps(np.array([np.inf, gaps[1:].mean()])), n)
         made = Chain(np.empty((s, s, n)), np.empty((s, s, n)))
         for block in slices(n, AT_ONCE):
             part = self.steps(gaps[block])
@@ -144,7 +147,13 @@ class MaternSum:
 
     def pulled_back(self, gaps: Array, d_noise: Array, d_transition: Array) -> Array:
         """Gradients in (log variance, log lengthscale), a row per kernel, by those in noise and transition of steps."""
+        if len(gaps) > 1 and np.isinf(gaps[0]):  # the first step comes from nowhere
+            parts = [(gaps[own], d_noise[..., own], d_transition[..., own]) for own in (slice(1), slice(1, None))]
+            return np.asarray(sum(self.pulled_back(*part) for part in parts))
         out = np.empty((len(self.parts), 2))
+        if len(gaps) > 1 and same(gaps):
+            gaps = gaps.mean(keepdims=True)
+            d_noise, d_transition = (d.sum(axis=2, keepdims=True) for d in (d_noise, d_transition))
         if len(self.parts) > 1:
             d_noise = np.einsum("ji,jkn,kl->iln", self.mix, d_noise, self.mix)
             d_transition = np.einsum("ji,jkn,lk->iln", self.mix, d_transition, self.unmix)
@@ -171,6 +180,11 @@ class MaternSum:
         for one, block in zip(self.parts, blocks, strict=True):
             out[one.own, one.own] = block
         return out
+
+
+def same(gaps: Array) -> bool:
+    """Whether all gaps are one, to within the rounding of evenly spaced times."""
+    return float(np.ptp(gaps)) <= EVEN * float(gaps.min())
 
 
 def _unitless(one: ChainPart, gaps: Array) -> Array:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from klimb.errors import InputError, KlimbError
+from klimb.infer.problem import Start
 from klimb.infer.result import Result, Status
-from klimb.infer.start import sites_of_fit
 from klimb.latents.base import Latent, Posterior
 from klimb.latents.weights_posterior import WeightPosterior
 from klimb.likelihoods import Observed
@@ -88,7 +88,7 @@ class Best:
     """The best theta so far, the sites of the fit there, and its objective."""
 
     theta: Array
-    start: Posterior | None
+    start: Start
     objective: float
 
 
@@ -102,7 +102,8 @@ class Evaluator:
         self.sites = SitesNear() if sites is None else sites
         self.finer = tol < USUAL_TOL  # who asks for more digits gets them
         self._finest = FIT_TOL * tol / USUAL_TOL if self.finer else np.inf
-        self._listen, self._max_iter, self._latest = listen, max_iter, start
+        self._listen, self._max_iter = listen, max_iter
+        self._latest: Start = start
         self._tol = FAR_TOL  # of the next fit of a climb
         self.path: list[float] = []  # the best objective after every fit of a climb
         self.best: Best | None = None
@@ -126,7 +127,7 @@ class Evaluator:
         return found
 
     def _fitted(self, here: Any, start: Posterior | None, tol: float, own: bool) -> Evaluated:
-        near = start if start is not None else self._latest
+        near: Start = start if start is not None else self._latest
         guess = None if own else self.sites.at(here.at)
         begin = near if guess is None or near is None else guess
         result = here.infer(self.clean, start=begin, tol=min(tol, self._finest), max_iter=self._max_iter)
@@ -153,7 +154,7 @@ class Evaluator:
         if not found.possible:
             return -np.inf, np.zeros_like(theta)
         if found.result is not None:
-            self._latest = sites_of_fit(found.result.posterior, None)  # without factors, n x n matrices perhaps
+            self._latest = self.sites.last  # without factors, n x n matrices perhaps
             if self.best is not None and self.best.theta is found.model.at:
                 self.best = replace(self.best, start=self._latest)
         self.path.append(max(found.objective, self.path[-1]) if self.path else found.objective)
@@ -165,7 +166,8 @@ class Evaluator:
     def first_curvature(self, theta: Array, gradient: Array) -> Array | None:
         """Of the objective at the last fit of a climb, with its sites held."""
         model = self.model.moved(theta)
-        return None if self._latest is None else held_curvature(model, self.data, self._latest, gradient)
+        sites = self._latest() if callable(self._latest) else self._latest
+        return None if sites is None else held_curvature(model, self.data, sites, gradient)
 
     def gradient(self, found: Evaluated) -> Array:
         """Of the objective at a fit."""

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from klimb.infer.problem import BLOCK
-from klimb.infer.start import start_at
+from klimb.infer.start import sites_of_fit, start_at
 from klimb.latents.base import Posterior
-from klimb.numerics.arrays import Array, slices
+from klimb.numerics.arrays import Array, finite_sum, rounded, slices
 from klimb.numerics.surrogate import quadratics
 
 REMEMBERED, MOST_REMEMBERED = 24, 4e7  # fits whose sites predict those of the next, and numbers kept of them
@@ -23,31 +23,43 @@ class SitesNear:
 
     A quadratic in theta through the fits, the nearest counting most, is off by third order in the distance, where the
     sites of a neighbour are off by first. Fits too few for that, or in a row, predict by a straight line.
+
+    Of all fits but the last only steps to the next are kept.
     """
 
     def __init__(self) -> None:
-        self._known: list[tuple[Array, Any, Any]] = []  # sites in single precision: they only predict
+        self.last: Callable[[], Posterior] | None = None  # what makes the sites of the last fit
+        self._last: list[Any] = []  # its slopes and gammas
+        self._thetas: list[Array] = []
+        self._steps: list[tuple[float, Any]] = []  # units, and slopes and gammas in them, from each fit to the next
 
     def add(self, theta: Array, posterior: Posterior) -> None:
         """Remember a fit; the oldest are forgotten."""
-        fewest = quadratics(theta[None]).size + 2
-        kept = int(np.clip(ENOUGH / (2 * len(posterior.a)), fewest, min(REMEMBERED, 4 * len(theta) + 12)))
-        if not posterior.spread or 2 * len(posterior.a) * kept > MOST_REMEMBERED:
+        sites, n = sites_of_fit(posterior, None), len(posterior.a)
+        if not (posterior.spread and finite_sum(sites.a) and finite_sum(sites.gamma)):
             return
-        with np.errstate(over="ignore"):
-            sites = [np.asarray(values, dtype=np.float32)
-                     for values in (posterior.a + posterior.gamma * posterior.m, posterior.gamma)]
-        if self._known and len(self._known[-1][2]) != len(sites[1]):  # rows that stand for others: those are no sites
-            self._known.clear()
-        if all(np.isfinite(values).all() for values in sites):
-            self._known.append((theta, sites[0], sites[1]))
-        del self._known[:-kept]
+        kind, step = (np.float32, np.float16) if n > BLOCK else (np.float64, np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            before, self._last = self._last, [values.astype(kind) for values in (sites.a, sites.gamma)]
+            if not before or len(before[0]) != n:  # rows that stand for others: those are no sites
+                self._thetas.clear()
+            elif self._thetas:
+                steps = np.empty((2, n))
+                for own, new, old in zip(steps, self._last, before, strict=True):
+                    np.subtract(new, old, out=own)
+                self._steps.append(rounded(steps, step))
+        self.last = partial(_whole, *self._last)
+        self._thetas.append(theta)
+        fewest = quadratics(theta[None]).size + 2
+        kept = int(np.clip(ENOUGH / (2 * n), fewest, min(REMEMBERED, 4 * len(theta) + 12)))
+        kept = kept if 2 * n * kept <= MOST_REMEMBERED else 1
+        del self._thetas[:-kept], self._steps[: max(len(self._steps) + 1 - len(self._thetas), 0)]
 
     def at(self, theta: Array) -> Callable[[], Posterior] | None:
         """What makes a start by the nearest fits; None where they do not surround theta well enough to say."""
-        if len(self._known) <= len(theta):
+        if len(self._thetas) <= len(theta):
             return None
-        points = np.array([known[0] for known in self._known])
+        points = np.array(self._thetas)
         own = points - points.mean(axis=0)
         spread, axes = np.linalg.eigh(own.T @ own / (len(own) - 1))
         if not spread[0] > 1e-8 * spread[-1]:
@@ -64,17 +76,26 @@ class SitesNear:
                 break
         else:
             return None
-        return partial(_summed, list(self._known), shares, self._known[nearest][2])
+        return partial(_summed, self._last, list(self._steps), shares, nearest)
 
 
-def _summed(known: list[tuple[Array, Any, Any]], shares: Array, nearest: Any) -> Posterior:
+def _whole(slope: Any, gamma: Any) -> Posterior:
+    return start_at(None, slope.astype(np.float64), gamma.astype(np.float64))
+
+
+def _summed(last: list[Any], steps: list[tuple[float, Any]], shares: Array, nearest: int) -> Posterior:
     """Sites that are a sum of those of fits, no gamma far below that of the nearest."""
-    slope, gamma = np.zeros(len(nearest)), np.zeros(len(nearest))
-    for share, (_, own_slope, own_gamma) in zip(shares, known, strict=True):
-        for rows in slices(len(nearest), BLOCK):
-            slope[rows] += share * own_slope[rows].astype(np.float64)
-            gamma[rows] += share * own_gamma[rows].astype(np.float64)
-    for rows in slices(len(nearest), BLOCK):
-        least = 0.2 * nearest[rows].astype(np.float64)
-        gamma[rows] = np.where(least > 0.0, np.maximum(gamma[rows], least), gamma[rows])
-    return start_at(None, slope, gamma)
+    sites, weights = [np.empty(len(values)) for values in last], np.cumsum(shares)[:-1]
+    for rows in slices(len(sites[0]), BLOCK):  # sum_k c_k x_k = sum c x - sum_j (c_1 + ... + c_j) s_j, x the last
+        slope, least = (values[rows].astype(np.float64) for values in last)
+        gamma = shares.sum() * least
+        slope *= shares.sum()
+        for number, (unit, step) in enumerate(steps):
+            own = unit * step[:, rows].astype(np.float64)
+            slope -= weights[number] * own[0]
+            gamma -= weights[number] * own[1]
+            if number >= nearest:
+                least -= own[1]
+        least *= 0.2
+        sites[0][rows], sites[1][rows] = slope, np.where(least > 0.0, np.maximum(gamma, least), gamma)
+    return start_at(None, *sites)

@@ -86,6 +86,7 @@ def solve(model: Model, data: Observed, *, hyper: HyperMode = "auto", start: Pos
             peak = search(finer, start=peak.result.posterior)
         peak = replace(peak, n_fits=peak.n_fits + before)
     wanted = hyper == "integrate" or (hyper == "auto" and worth_integrating(model))
+    peak = peak if wanted or spread else replace(peak, sites=None)  # vectors of all rows that nobody asks for again
     return around(peak, data, integrate=wanted, spread=spread, listen=listen, tol=tol)
 
 

@@ -12,6 +12,7 @@ Array: TypeAlias = npt.NDArray[np.float64]
 Index: TypeAlias = npt.NDArray[np.intp]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 ArrayLike: TypeAlias = npt.ArrayLike
+LARGEST, TINY = 3e4, 1e-280  # steps in a unit that sixteen bits hold, and steps that are none
 
 # glibc hands freed memory back to the system beyond twice the largest block it has seen freed, and every temporary of
 # more than 128 kB then pays for new pages, four times what an addition costs. One large block, never touched, tells it
@@ -46,6 +47,15 @@ def slices(count: int, size: int) -> Iterator[slice]:
 def pieces(values: Any, size: int) -> Iterator[Any]:
     """Consecutive parts of an array, of at most ``size`` rows."""
     return (values[part] for part in slices(len(values), size))
+
+
+def rounded(steps: Array, kind: Any) -> tuple[float, Any]:
+    """A unit, and ``steps``, which are overwritten, in it in few digits: for long data that cost much memory."""
+    if kind is not np.float16:
+        return 1.0, steps.astype(kind, copy=False)
+    unit = max(float(steps.max()), -float(steps.min()), TINY) / LARGEST
+    steps /= unit
+    return unit, steps.astype(kind)
 
 
 def finite_sum(array: Array) -> bool:

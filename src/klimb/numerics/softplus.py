@@ -39,16 +39,19 @@ MILLS = (-0.001684879892704, 0.141916480853598, 0.016311875510151, 0.41907699564
 
 def folded_point(f: Array) -> Triple:
     """softplus, sigmoid and sigmoid' at -|f|, where all three are small and have relative accuracy."""
-    with np.errstate(under="ignore"):
-        e = np.exp(-np.abs(f))
-        share = 1.0 / (1.0 + e)
+    with np.errstate(under="ignore"):  # in place: f may be large
+        e, share = np.abs(f, out=np.empty_like(f)), np.empty_like(f)
+        np.exp(np.negative(e, out=e), out=e)
+        np.divide(1.0, np.add(1.0, e, out=share), out=share)
         small = e * share
-        return np.log1p(e), small, small * share
+        return np.log1p(e, out=e), small, np.multiply(small, share, out=share)
 
 
 def unfold(m: Array, value: Array, slope: Array) -> tuple[Array, Array]:
     """E softplus and E sigmoid at m from those at -|m|, since softplus(f) - softplus(-f) = f, and likewise sigmoid."""
-    return value + np.maximum(m, 0.0), np.where(m > 0.0, 1.0 - slope, slope)
+    whole, chance = np.maximum(m, 0.0, out=np.empty_like(m)), np.subtract(1.0, slope, out=np.empty_like(m))
+    np.copyto(chance, slope, where=m <= 0.0)
+    return np.add(whole, value, out=whole), chance
 
 
 def folded_moments(m: Array, v: Array) -> Triple:

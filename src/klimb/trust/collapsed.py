@@ -329,4 +329,5 @@ class CollapsedWeights(ShockWeights):
             mean[some], covariance[some] = level_moments(share, nodes)
             if few:
                 skew[some] = level_skew(share, nodes, mean[some], covariance[some])
+            del d, point, share, slope  # before those of the next block are made
         return values, slopes @ own.shocks.shared_rows, mean, covariance, skew

@@ -149,6 +149,7 @@ class LevelRows:
             some = slice(begin, min(begin + size, len(e)))
             d = (self.shocks.along(e[some]) if moved is None else moved[some])[:, None, :] + steps
             yield some, d, *self.rows.log_terms(d, self.shocks.starts, log_rule, slopes)
+            del d
 
 
 def integrated(logs: Array) -> tuple[Array, Array]:

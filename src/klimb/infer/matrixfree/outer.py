@@ -314,7 +314,7 @@ def _point(target: BoundTarget, measured: Measured, found: Found) -> OuterPoint:
     noise = ROUNDING * sum(abs(term) for term in terms)
     stationarity = max(found.distance, _apart(gamma, v, mean.e.gamma))
     factor = target.factor(gamma, measured.variances, measured.log_det, mean.u)
-    state = State(-mean.e.alpha, factor, mean.s, v, mean.e, kl, bound, bound, noise, stationarity,
+    state = State(-mean.e.alpha, factor, mean.s, [v], mean.e, kl, bound, bound, noise, stationarity,
                   mean_gain=0.5 * found.distance**2, bound_error=_bound_error(target, measured, found))
     return OuterPoint(measured, found, state)
 
