@@ -25,6 +25,7 @@ from klimb.models.sampled_theta import (
     BEYOND,
     COMPONENTS,
     FALL,
+    FEWER,
     GOOD_KHAT,
     SMOOTH,
     SampledTheta,
@@ -251,7 +252,7 @@ def _tested(found: SampledTheta, points: _Points, count: int) -> SampledTheta | 
     Half of the points are spread wider than the mass that it sees, half are those that the sds of what is printed hang
     on: far out in the tails. ``error`` is by how much they would change a mean, in sd, or an sd.
     """
-    smoothed = smoothed_points(found, BEYOND)
+    smoothed = smoothed_points(found, BEYOND, FEWER)
     if smoothed is None:
         return None
     w, heights = smoothed.weights, smoothed.heights
@@ -296,7 +297,7 @@ def _verified(found: SampledTheta, points: _Points) -> SampledTheta:
 
 def _walk_tails(found: SampledTheta, points: _Points) -> Any:
     """Fits along the tails that printed sds rest on, or where a surrogate does not say, along all; their places."""
-    smoothed, before = smoothed_points(found, BEYOND), len(points.fits)
+    smoothed, before = smoothed_points(found, BEYOND, FEWER), len(points.fits)
     places, w = _heavy(found) if smoothed is None else (smoothed.theta, smoothed.weights)
     theta = points.coordinates.theta(places)
     for j, alone in enumerate(alone for block in points.theta.blocks for alone in block.alone()):

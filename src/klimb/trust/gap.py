@@ -166,10 +166,11 @@ def leading_moments(problem: Problem, posterior: Posterior, *,
     if len(few) == MOST_FEW and every and len(c) <= room:
         few, scale = list(range(len(c))), c
     cross, (grown, more, share) = coordinates.report(rows, slice(None)), _grown(V, c[sites])
-    root = pivoted_root(grown, 1.0 / np.sqrt(v))[:, : max(MOST_ROWS // q.size, 1)]
-    left = 1.0 / (1.0 + NEXT_ORDER * share)
-    added = np.sqrt(left) * root.T @ cross
-    growth = np.sqrt(1.0 + np.einsum("ij,ij->j", added, added) / np.maximum(q.sd(), 1e-150) ** 2)
+    root = pivoted_root(grown, np.ones(len(v)))[:, : max(MOST_ROWS // q.size, 1)]
+    left, sd = 1.0 / (1.0 + NEXT_ORDER * share), np.maximum(q.sd(), 1e-150)
+    among = (cross / np.sqrt(v)[:, None] / sd).astype(np.float32)
+    added = np.sqrt(left) * (root.T.astype(np.float32) @ among)
+    growth, added = np.sqrt(1.0 + np.einsum("ij,ij->j", added, added)), added * sd
     wider = q.widened(added, np.column_stack([scale / (1.0 + NEXT_THIRD * share), cross[few]]))
     if every:
         shift = left * (0.5 * c * more + fourth * wanted / 6.0) @ cross
@@ -194,10 +195,16 @@ def leading_error(problem: Problem, posterior: Posterior) -> float:
 
 
 def _grown(V: Array, c: Array) -> tuple[Array, Array, float]:
-    """What sites add to each other's covariances, what that adds to variances there, and its mean share of these."""
-    grown = 0.5 * np.outer(c, c) * V**2
-    more = np.einsum("ij,ij->i", V @ grown, V)
-    return grown, more, float(np.mean(more / np.diagonal(V)))
+    """What sites add to each other's covariances, in units of their sds, what that adds to variances, and its mean share.
+
+    Of variances in single precision, which is enough.
+    """
+    v = np.diagonal(V)
+    sd = np.sqrt(v)
+    third, R = c * v * sd, V / sd / sd[:, None]
+    grown, R = 0.5 * np.outer(third, third) * R**2, R.astype(np.float32)
+    share = np.einsum("ij,ij->i", R @ grown.astype(np.float32), R)
+    return grown, v * share, float(np.mean(share))
 
 
 def _third_moments(coordinates: Coordinates, posterior: Posterior, sites: Index,
