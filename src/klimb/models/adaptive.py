@@ -220,9 +220,11 @@ def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledThet
         for number in range(MOST_TESTS):
             if number >= TESTS and not error <= 2.0 * SMOOTH:
                 break  # more are for what is nearly good enough, and for tails
-            few = 2 * d + 4 + more
+            few = 2 * d + 4
             easy = proposals == fresh and found.error <= EASY and walked is not None and not len(walked)
-            count = few if not (more and found.error > SMOOTH) else 3 * few // 2 if easy else TESTED
+            count = few if not (more and found.error > 0.5 * SMOOTH) else (
+                2 * few if found.error <= (EASY if number == 1 else SMOOTH) else 3 * few if easy else TESTED)
+            smooth = SMOOTH * min(0.5 * count / few, 1.0) if more else SMOOTH  # few points have to be surer
             tested = _tested(found, points, count)
             if tested is None:
                 walked = _walk_tails(found, points) if walked is None else walked
@@ -233,7 +235,7 @@ def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledThet
                 found = replace(found, **points.known(), walked=walked)
             elif error <= SMOOTH and points.theta.sharp.any() and found.stated > TAILS and number + 1 < MOST_TESTS:
                 continue  # what is printed rests on tails beyond all fits: the next test goes there
-            elif error <= SMOOTH and (found := _verified(replace(found, smooth=True), points)).smooth:
+            elif error <= smooth and (found := _verified(replace(found, smooth=True), points)).smooth:
                 return found
         if 2 * len(drawn) > most or (found.khat < GOOD_KHAT and found.n_effective >= ENOUGH_EFFECTIVE):
             return found
