@@ -159,9 +159,11 @@ class CrossedFactor(EliminatedFactor):
             left *= self._latent.border_root[at] * self._border.sds[at]
             own += left[one] * left[other]
         root = self._border.root(not among)
-        follow = np.stack([cells.matrix(T, j) @ root[Bd:] for j in range(cells.k)], axis=1) + T_dense @ root[:Bd]
         moves = cells.X.values @ root[:Bd] + cells.sparse @ root[Bd:]
-        return moves - np.einsum("ik,ikb->ib", cells.values, follow[cells.codes]), (one, other), own
+        for j in range(cells.k):
+            follow = cells.matrix(T, j) @ root[Bd:] + T_dense[:, j] @ root[:Bd]
+            moves -= cells.values[:, j, None] * follow[cells.codes]
+        return moves, (one, other), own
 
     def covariance(self) -> Array | None:
         if self._latent.cells.n > LARGEST_DENSE:

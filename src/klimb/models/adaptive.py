@@ -133,7 +133,7 @@ class _Points:
 
     def _nearest(self, theta: Array) -> Posterior:
         whitened = self._inverse @ (theta - self._peak.model.at)
-        return min(self._starts, key=lambda one: float(((one[0] - whitened) ** 2).sum()))[1]
+        return self._starts[int(((np.array([one for one, _ in self._starts]) - whitened) ** 2).sum(axis=1).argmin())][1]
 
     def known(self) -> dict[str, Any]:
         """Of all fits so far: places, values and gradients there, and gains."""

@@ -69,12 +69,10 @@ class SitesNear:
 
 def _summed(known: list[tuple[Array, Any, Any]], shares: Array, nearest: Any) -> Posterior:
     """Sites that are a sum of those of fits, no gamma far below that of the nearest."""
-    slope, gamma = np.zeros(len(nearest)), np.zeros(len(nearest))
-    for share, (_, own_slope, own_gamma) in zip(shares, known, strict=True):
-        for rows in slices(len(nearest), BLOCK):
-            slope[rows] += share * own_slope[rows].astype(np.float64)
-            gamma[rows] += share * own_gamma[rows].astype(np.float64)
-    for rows in slices(len(nearest), BLOCK):
+    slope, gamma = np.empty(len(nearest)), np.empty(len(nearest))
+    for rows in slices(len(nearest), BLOCK // len(known) + 1):
+        slope[rows] = shares @ np.array([own[rows] for _, own, _ in known], dtype=np.float64)
+        gamma[rows] = shares @ np.array([own[rows] for _, _, own in known], dtype=np.float64)
         least = 0.2 * nearest[rows].astype(np.float64)
         gamma[rows] = np.where(least > 0.0, np.maximum(gamma[rows], least), gamma[rows])
     return start_at(None, slope, gamma)

@@ -111,21 +111,29 @@ class Kriged:
 
     def __init__(self, noise: float) -> None:
         self._noise, self._places, self._logs = noise, list[Array](), list[float]()
+        self._inverses: dict[float, Array] = {}  # of what is known, by share
 
     def add(self, place: Array, log: float) -> None:
         self._places.append(place)
         self._logs.append(log)
+        self._inverses.clear()
+
+    def _covariances(self, one: Array, other: Array, share: float) -> Array:
+        apart = ((one[:, None] - other) ** 2).sum(axis=2)
+        sloped = SLOPE**2 * (one - self._places[0]) @ (other - self._places[0]).T
+        return np.asarray(share**2 * (HEIGHT**2 + sloped + BEND**2 * np.exp(-0.5 * apart / REACH**2)))
 
     def __call__(self, place: Array, share: float = 1.0) -> tuple[float, float]:
         """With its standard error: a plane of unknown height and slope, and what bends it, that much of each."""
         if not self._places:
             return 0.0, np.inf if share == 1.0 else share * HEIGHT
-        every = np.array([*self._places, place]) - self._places[0]
-        apart = ((every[:, None] - every) ** 2).sum(axis=2)
-        C = share**2 * (HEIGHT**2 + SLOPE**2 * every @ every.T + BEND**2 * np.exp(-0.5 * apart / REACH**2))
-        known = C[:-1, :-1] + self._noise**2 * np.eye(len(self._logs))
-        pull = np.linalg.solve(known, C[:-1, -1])
-        return float(pull @ self._logs), float(np.sqrt(max(C[-1, -1] - pull @ C[:-1, -1], 0.0)))
+        known, here = np.array(self._places), place[None]
+        if share not in self._inverses:
+            noise = self._noise**2 * np.eye(len(known))
+            self._inverses[share] = np.linalg.inv(self._covariances(known, known, share) + noise)
+        near = self._covariances(known, here, share)[:, 0]
+        pull, own = self._inverses[share] @ near, float(self._covariances(here, here, share)[0, 0])
+        return float(pull @ self._logs), float(np.sqrt(max(own - pull @ near, 0.0)))
 
 
 def leading_gap(log_weights: LogWeights) -> float:
