@@ -79,8 +79,8 @@ def test_a_surrogate_is_made_once_for_the_same_fits(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sampled_theta, "fit_surrogate", lambda z, *rest, **more: (
         made.append(len(z)), fit_surrogate(z, *rest, **more))[1])
     for module in ("sampled_theta", "adaptive"):
-        monkeypatch.setattr(f"klimb.models.{module}.smoothed_points", lambda found, reach: (
-            asked.append(len(found.theta)), smoothed_points(found, reach))[1])
+        monkeypatch.setattr(f"klimb.models.{module}.smoothed_points", lambda found, *how: (
+            asked.append(len(found.theta)), smoothed_points(found, *how))[1])
     rng = np.random.default_rng(1)
     g, x = np.repeat(np.arange(18), 10), np.tile(np.arange(10.0), 18)
     y = 250.0 + 10.0 * x + (25.0 + 6.0 * x) * rng.standard_normal(18)[g] + 25.0 * rng.standard_normal(180)

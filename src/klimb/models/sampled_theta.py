@@ -158,15 +158,16 @@ def _smoothed(found: SampledTheta, reach: float, thin: int) -> SmoothedTheta | N
         aside[found.walked], along = False, every[found.walked[usable[found.walked]]]
     z, low, values = every[usable], every[~usable], values[usable]
     gains, share = found.gains[usable], share[usable]
-    # Gains have no gradients, but are far smoother.
-    before = found.made.get("surrogates", (None, None))
-    surrogate = fit_surrogate(z, values - gains, share, slopes=found.slopes[usable] @ root, like=before[0])
-    without = fit_surrogate(z, values - gains - found.sharp[usable], share, slopes=(
-        found.slopes - found.sharp_slopes)[usable] @ root, like=before[1]) if found.sharp_slopes.any() else None
-    found.made["surrogates"] = surrogate, without
+    of, before = (len(every), len(drawn), along.shape, gains.any()), found.made.get("surrogates", (None,) * 4)
+    if before[0] != of:  # gains have no gradients, but are far smoother
+        surrogate = fit_surrogate(z, values - gains, share, slopes=found.slopes[usable] @ root, like=before[1])
+        without = fit_surrogate(z, values - gains - found.sharp[usable], share, slopes=(
+            found.slopes - found.sharp_slopes)[usable] @ root, like=before[2]) if found.sharp_slopes.any() else None
+        above = fit_surrogate(z, gains, share) if gains.any() else None
+        found.made["surrogates"] = before = of, surrogate, without, above
+    _, surrogate, without, above = before
     sharp = surrogate is not None and without is not None and without.error < surrogate.error
     surrogate = without if sharp else surrogate
-    above = fit_surrogate(z, gains, share) if gains.any() else None
     if surrogate is None or (above is None and gains.any()):
         return None
     if np.hypot(surrogate.error, 0.0 if above is None else above.error) > ROUGHNESS and not found.smooth:
