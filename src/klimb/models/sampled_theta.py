@@ -135,9 +135,8 @@ def smoothed_points(found: SampledTheta, reach: float = 1.0, thin: int = 1) -> S
     Proposals for those cost nothing, so they are fitted to the surrogate until its weights are good.
     """
     walked = 0 if found.walked is None else len(found.walked)
-    of = reach, thin, len(found.values), len(found.drawn), walked
-    corrected = found.made.get((*of, True))
-    of = *of, bool(found.gains.any())
+    count, gained = (reach, thin, len(found.values), len(found.drawn), walked), bool(found.gains.any())
+    of, corrected = (*count, gained), None if gained else found.made.get((*count, True))
     if found.made.get(of) is None:  # what was too rough may be asked for again after a test
         found.made[of] = _smoothed(found, reach, thin) if corrected is None else corrected.by_bounds()
     return found.made[of]  # type: ignore[no-any-return]

@@ -129,11 +129,11 @@ class Kriged:
             return 0.0, np.inf if share == 1.0 else share * HEIGHT
         known, here = np.array(self._places), place[None]
         if share not in self._inverses:
-            noise = self._noise**2 * np.eye(len(known))
-            self._inverses[share] = np.linalg.inv(self._covariances(known, known, share) + noise)
+            noisy = self._covariances(known, known, share) + self._noise**2 * np.eye(len(known))
+            self._inverses[share] = np.asarray(np.linalg.inv(noisy), dtype=float)
         near = self._covariances(known, here, share)[:, 0]
         pull, own = self._inverses[share] @ near, float(self._covariances(here, here, share)[0, 0])
-        return float(pull @ self._logs), float(np.sqrt(max(own - pull @ near, 0.0)))
+        return float(pull @ self._logs), float(np.sqrt(max(own - float(pull @ near), 0.0)))
 
 
 def leading_gap(log_weights: LogWeights) -> float:
@@ -203,7 +203,7 @@ def leading_error(problem: Problem, posterior: Posterior) -> float:
 
 
 def _grown(V: Array, c: Array) -> tuple[Array, Array, float]:
-    """What sites add to each other's covariances, in units of their sds, what that adds to variances, and its mean share.
+    """What sites add to each other's covariances, in units of their sds, to variances there, and their mean share.
 
     Of variances in single precision, which is enough.
     """
