@@ -58,7 +58,7 @@ SAME = 1e-9  # in theta, of a point and the peak
 GAP = 40.0  # nats that the bound may be below the best while the evidence is not
 TESTED, TESTS, MOST_TESTS = 48, 3, 5  # points of its own choice after a first test by fewer; how often it may try
 TAILS = 0.05  # error of a printed sd that is looked for where it rests on tails, although theta is known well
-EASY = 0.2  # error of that first test up to which twice as many points do, not the many
+EASY = 0.2  # error of such a test, of first draws without long tails, up to which twice as many points do
 LAST, LONG = 0.01, 0.12  # mass of the most extreme values, and the share of a variance that makes it a long tail
 STEPS, NOTHING = 6, 4.0  # fits along such a tail, and nats below its best at which what it adds to a variance ends
 HEAVY, MOST_HEAVY = 0.02, 8  # share of a variance at one point of many from which it is fitted, and how many are
@@ -220,8 +220,9 @@ def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledThet
         for number in range(MOST_TESTS):
             if number >= TESTS and not error <= 2.0 * SMOOTH:
                 break  # more are for what is nearly good enough, and for tails
+            easy = proposals == fresh and walked is not None and not len(walked)
             count = few if not (more and found.error > 0.5 * SMOOTH) else (
-                2 * few if found.error <= (EASY if number == 1 else SMOOTH) else TESTED)
+                2 * few if found.error <= (EASY if easy else SMOOTH) else TESTED)
             smooth = SMOOTH * min(0.5 * count / few, 1.0) if more else SMOOTH  # few points have to be surer
             tested = _tested(found, points, count)
             if tested is None:
