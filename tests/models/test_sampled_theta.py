@@ -90,6 +90,19 @@ def test_a_surrogate_is_made_once_for_the_same_fits(monkeypatch: pytest.MonkeyPa
     assert len(set(made)) == len(set(asked)) < len(asked)
 
 
+def test_points_by_bounds_are_those_with_the_evidence_weighed_again() -> None:
+    """Their heights are exact for two normals, so that weights, means and the integral are known."""
+    many = np.random.default_rng(1).standard_normal((4000, 1)) * 2.0
+    log_q = -0.125 * many[:, 0] ** 2 - np.log(2.0 * np.sqrt(2.0 * np.pi))
+    lower, heights = -0.5 * many[:, 0] ** 2, -0.5 * (many[:, 0] - 0.7) ** 2 + 0.3
+    lower[0] = heights[0] = -np.inf  # what nobody knows
+    found = sampled_theta.SmoothedTheta.of(many, heights, lower, log_q, many[:, 0] > 3.0)
+    for one, mean, log_mean in ((found, 0.7, 0.3), (found.by_bounds(), 0.0, 0.0)):
+        assert abs(float(one.weights @ one.theta[:, 0]) - mean) < 0.08
+        assert abs(one.log_mean - log_mean - 0.5 * np.log(2.0 * np.pi)) < 0.05
+        assert len(one.beyond) == len(one.theta) < len(many)
+
+
 def test_leaving_rows_out_makes_few_latents(monkeypatch: pytest.MonkeyPatch) -> None:
     """One at the heaviest point of theta and one to either side: levels are integrated out there alone."""
     rng = np.random.default_rng(2)

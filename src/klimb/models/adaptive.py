@@ -58,7 +58,7 @@ SAME = 1e-9  # in theta, of a point and the peak
 GAP = 40.0  # nats that the bound may be below the best while the evidence is not
 TESTED, TESTS, MOST_TESTS = 48, 3, 5  # points of its own choice after a first test by fewer; how often it may try
 TAILS = 0.05  # error of a printed sd that is looked for where it rests on tails, although theta is known well
-EASY = 0.2  # error of such a test, of first draws without long tails, up to which twice as many points do
+EASY = 0.2  # error of such a test, of first draws without long tails, up to which half more points than it had do
 LAST, LONG = 0.01, 0.12  # mass of the most extreme values, and the share of a variance that makes it a long tail
 STEPS, NOTHING = 6, 4.0  # fits along such a tail, and nats below its best at which what it adds to a variance ends
 HEAVY, MOST_HEAVY = 0.02, 8  # share of a variance at one point of many from which it is fitted, and how many are
@@ -204,7 +204,7 @@ def adaptively(peak: Peak, axes: Array, evaluate: Evaluator, most: int,
 
 def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledTheta:
     """Rounds of points, each from t's fitted to the weights so far, until a surrogate of the objective holds."""
-    d, few, mode = len(axes), 2 * len(axes) + 4, points.coordinates.place(peak.model.at)
+    d, mode = len(axes), points.coordinates.place(peak.model.at)
     axes = points.coordinates.slopes(mode)[:, None] * axes
     fold, more = points.coordinates.folded, 0 if most < SPARING else 2 * d
     fresh: list[tuple[int, Any]] = [(quadratics(mode[None]).size + more, fold(_first_proposal(mode, axes, points)))]
@@ -220,10 +220,9 @@ def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledThet
         for number in range(MOST_TESTS):
             if number >= TESTS and not error <= 2.0 * SMOOTH:
                 break  # more are for what is nearly good enough, and for tails
-            easy = proposals == fresh and walked is not None and not len(walked)
-            count = few if not (more and found.error > 0.5 * SMOOTH) else (
-                2 * few if found.error <= (EASY if easy else SMOOTH) else TESTED)
-            smooth = SMOOTH * min(0.5 * count / few, 1.0) if more else SMOOTH  # few points have to be surer
+            few = 2 * d + 4 + more
+            easy = proposals == fresh and found.error <= EASY and walked is not None and not len(walked)
+            count = few if not (more and found.error > SMOOTH) else 3 * few // 2 if easy else TESTED
             tested = _tested(found, points, count)
             if tested is None:
                 walked = _walk_tails(found, points) if walked is None else walked
@@ -234,7 +233,7 @@ def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledThet
                 found = replace(found, **points.known(), walked=walked)
             elif error <= SMOOTH and points.theta.sharp.any() and found.stated > TAILS and number + 1 < MOST_TESTS:
                 continue  # what is printed rests on tails beyond all fits: the next test goes there
-            elif error <= smooth and (found := _verified(replace(found, smooth=True), points)).smooth:
+            elif error <= SMOOTH and (found := _verified(replace(found, smooth=True), points)).smooth:
                 return found
         if 2 * len(drawn) > most or (found.khat < GOOD_KHAT and found.n_effective >= ENOUGH_EFFECTIVE):
             return found
