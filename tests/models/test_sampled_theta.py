@@ -79,8 +79,8 @@ def test_a_surrogate_is_made_once_for_the_same_fits(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sampled_theta, "fit_surrogate", lambda z, *rest, **more: (
         made.append(len(z)), fit_surrogate(z, *rest, **more))[1])
     for module in ("sampled_theta", "adaptive"):
-        monkeypatch.setattr(f"klimb.models.{module}.smoothed_points", lambda found, reach: (
-            asked.append(len(found.theta)), smoothed_points(found, reach))[1])
+        monkeypatch.setattr(f"klimb.models.{module}.smoothed_points", lambda found, *how: (
+            asked.append(len(found.theta)), smoothed_points(found, *how))[1])
     rng = np.random.default_rng(1)
     g, x = np.repeat(np.arange(18), 10), np.tile(np.arange(10.0), 18)
     y = 250.0 + 10.0 * x + (25.0 + 6.0 * x) * rng.standard_normal(18)[g] + 25.0 * rng.standard_normal(180)
@@ -88,6 +88,19 @@ def test_a_surrogate_is_made_once_for_the_same_fits(monkeypatch: pytest.MonkeyPa
     assert fit.trust.verdict == "trust"
     assert len(asked) >= 4
     assert len(set(made)) == len(set(asked)) < len(asked)
+
+
+def test_points_by_bounds_are_those_with_the_evidence_weighed_again() -> None:
+    """Their heights are exact for two normals, so that weights, means and the integral are known."""
+    many = np.random.default_rng(1).standard_normal((4000, 1)) * 2.0
+    log_q = -0.125 * many[:, 0] ** 2 - np.log(2.0 * np.sqrt(2.0 * np.pi))
+    lower, heights = -0.5 * many[:, 0] ** 2, -0.5 * (many[:, 0] - 0.7) ** 2 + 0.3
+    lower[0] = heights[0] = -np.inf  # what nobody knows
+    found = sampled_theta.SmoothedTheta.of(many, heights, lower, log_q, many[:, 0] > 3.0)
+    for one, mean, log_mean in ((found, 0.7, 0.3), (found.by_bounds(), 0.0, 0.0)):
+        assert abs(float(one.weights @ one.theta[:, 0]) - mean) < 0.08
+        assert abs(one.log_mean - log_mean - 0.5 * np.log(2.0 * np.pi)) < 0.05
+        assert len(one.beyond) == len(one.theta) < len(many)
 
 
 def test_leaving_rows_out_makes_few_latents(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,11 +126,12 @@ class CrossedFactor(EliminatedFactor):
         """T V at the cells, T V of dense columns, and the covariances of the levels with the border unknown."""
         cells, V, (T, T_dense) = self._latent.cells, self.border_covariance, self.T
         Bd, mixed = T_dense.shape[2], V.mixed()
-        dense = np.stack([cells.matrix(T, j) @ mixed for j in range(T.shape[1])], axis=1) + T_dense @ V.rest[:Bd, :Bd]
+        dense = (T_dense.reshape(-1, Bd) @ V.rest[:Bd, :Bd]).reshape(T_dense.shape)
+        for j in range(cells.k):
+            dense[:, j] += cells.matrix(T, j) @ mixed
         at_cells = cells.products_at_cells(T, V)
-        for b in range(Bd):
-            at_cells += T_dense[cells.level, :, b] * mixed[cells.columns, b, None]
-        total = self.K + cells.level_sums(T, at_cells) + T_dense @ np.swapaxes(dense, 1, 2)
+        at_cells += np.einsum("ekb,eb->ek", T_dense[cells.level], mixed[cells.columns])
+        total = self.K + cells.level_sums(T, at_cells) + np.einsum("lib,ljb->lij", T_dense, dense)
         return at_cells, dense, 0.5 * (total + np.swapaxes(total, 1, 2))
 
     def variances(self) -> Array:
@@ -159,9 +160,11 @@ class CrossedFactor(EliminatedFactor):
             left *= self._latent.border_root[at] * self._border.sds[at]
             own += left[one] * left[other]
         root = self._border.root(not among)
-        follow = np.stack([cells.matrix(T, j) @ root[Bd:] for j in range(cells.k)], axis=1) + T_dense @ root[:Bd]
         moves = cells.X.values @ root[:Bd] + cells.sparse @ root[Bd:]
-        return moves - np.einsum("ik,ikb->ib", cells.values, follow[cells.codes]), (one, other), own
+        for j in range(cells.k):
+            follow = cells.matrix(T, j) @ root[Bd:] + T_dense[:, j] @ root[:Bd]
+            moves -= cells.values[:, j, None] * follow[cells.codes]
+        return moves, (one, other), own
 
     def covariance(self) -> Array | None:
         if self._latent.cells.n > LARGEST_DENSE:

@@ -25,6 +25,7 @@ from klimb.models.sampled_theta import (
     BEYOND,
     COMPONENTS,
     FALL,
+    FEWER,
     GOOD_KHAT,
     SMOOTH,
     SampledTheta,
@@ -133,7 +134,7 @@ class _Points:
 
     def _nearest(self, theta: Array) -> Posterior:
         whitened = self._inverse @ (theta - self._peak.model.at)
-        return min(self._starts, key=lambda one: float(((one[0] - whitened) ** 2).sum()))[1]
+        return self._starts[int(((np.array([one for one, _ in self._starts]) - whitened) ** 2).sum(axis=1).argmin())][1]
 
     def known(self) -> dict[str, Any]:
         """Of all fits so far: places, values and gradients there, and gains."""
@@ -255,7 +256,7 @@ def _tested(found: SampledTheta, points: _Points, count: int) -> SampledTheta | 
     Half of the points are spread wider than the mass that it sees, half are those that the sds of what is printed hang
     on: far out in the tails. ``error`` is by how much they would change a mean, in sd, or an sd.
     """
-    smoothed = smoothed_points(found, BEYOND)
+    smoothed = smoothed_points(found, BEYOND, FEWER)
     if smoothed is None:
         return None
     w, heights = smoothed.weights, smoothed.heights
@@ -300,7 +301,7 @@ def _verified(found: SampledTheta, points: _Points) -> SampledTheta:
 
 def _walk_tails(found: SampledTheta, points: _Points) -> Any:
     """Fits along the tails that printed sds rest on, or where a surrogate does not say, along all; their places."""
-    smoothed, before = smoothed_points(found, BEYOND), len(points.fits)
+    smoothed, before = smoothed_points(found, BEYOND, FEWER), len(points.fits)
     places, w = _heavy(found) if smoothed is None else (smoothed.theta, smoothed.weights)
     theta = points.coordinates.theta(places)
     for j, alone in enumerate(alone for block in points.theta.blocks for alone in block.alone()):
@@ -388,9 +389,7 @@ def _heavy(found: SampledTheta) -> tuple[Array, Array]:
 def _shares(found: SampledTheta, inverse: Any) -> Array:
     """What each fit stands for: the mass that is nearest to it by a surrogate, else its own weight."""
     if found.smoothed is None:
-        shares = np.zeros(len(found.theta))
-        shares[found.drawn] = found.weights
-        return shares
+        return np.asarray(np.bincount(found.drawn, found.weights, minlength=len(found.theta)), dtype=float)
     fitted = np.flatnonzero(np.isfinite(found.values))
     nearest = nearest_of(found.smoothed.theta @ inverse.T, found.theta[fitted] @ inverse.T)
     return np.asarray(np.bincount(fitted[nearest], found.smoothed.weights, minlength=len(found.theta)), dtype=float)

@@ -198,10 +198,10 @@ class LinearModel(Model):
         return tuple(followed(self, term, term.prior(values, field)) if term.size else None
                      for term, values in zip(self.terms, self.values, strict=True))
 
-    def prior_moments(self, field: int = 0) -> tuple[Array, Array]:
+    def prior_moments(self, field: int = 0, priors: Sequence[WeightsPrior | None] = ()) -> tuple[Array, Array]:
         """Prior mean and covariance of the weights of dense columns: variances, or a matrix where blocks need one."""
         apart = (self.coded, *self.sparse)
-        every = enumerate(zip(self.priors(field), self.places, strict=True))
+        every = enumerate(zip(priors or self.priors(field), self.places, strict=True))
         return dense_prior([pair for number, pair in every if number not in apart], self._dense_width)
 
     def with_features(self, rows: LinearRows) -> tuple[Any, Array]:
@@ -227,14 +227,14 @@ class LinearModel(Model):
     def latent_of(self, field: int) -> Latent:
         """The latent of one field."""
         rows = self.fitted_rows()
-        mean, cov = self.prior_moments(field)
+        priors = self.priors(field)
+        mean, cov = self.prior_moments(field, priors)
         X, slack = self.featured
         if self.by_gram:
             return Weights.with_gram(self.design, mean, cov, self._grams.total(single=self.loose), single=self.loose)
         if self.densities:
             return Weights(self._with_identity(X), mean, cov, self._with_zeros(slack), form="primal")
         root = self.values[self.coded][0] if self.coded >= 0 else None
-        priors = self.priors(field) if self.sparse else ()
         crossed = [priors[number] for number in self.sparse]
         roots = tuple((prior.root, prior.copies) for prior in crossed if prior is not None and prior.root is not None)
         parts = LinearParts(X, mean, cov, slack, rows.codes, rows.values, self.n_levels,

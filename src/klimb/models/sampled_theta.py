@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -25,7 +25,7 @@ CAP = 0.3  # nats above the best that it may claim
 BEYOND = 1.3  # how far out it is tested, and then believed, over the farthest fit
 APART = 2.0  # root of the mean of squared distances, in sd, from the nearest fit up to which it is believed
 BESIDE = 2.0  # sds from a walk along a tail, up to which it is believed there
-MANY = 16_384  # points that it weighs
+MANY, FEWER = 16_384, 4  # points that it weighs, and one of how many where they only say what to fit next
 SETTLED = 4  # steps to weights of few points that have the moments of many
 BENT = 3.0  # spreads from the median that theta comes to at most for those moments
 
@@ -107,9 +107,24 @@ class SmoothedTheta:
     n_effective: float
     log_mean: float  # of all weights: the log of the integral of the surrogate
     beyond: Any  # which of the points lie farther out than any fit
+    every: tuple[Array, Array, Array, Any]  # what it was made of: points, heights by bounds alone, log q, beyond
+
+    @classmethod
+    def of(cls, many: Array, heights: Array, by_bounds: Array, log_q: Array, beyond: Any) -> Self:
+        """Points by what their heights, which may be -inf, and their proposals weigh them."""
+        smoothed = smooth_log_weights(heights - log_q)
+        w = smoothed.normalised
+        keep = w > 1e-6 * w.max()
+        return cls(many[keep], w[keep] / w[keep].sum(), heights[keep], smoothed.khat, smoothed.effective,
+                   smoothed.log_mean, beyond[keep], (many, by_bounds, log_q, beyond))
+
+    def by_bounds(self) -> SmoothedTheta:
+        """The same under q's bounds alone."""
+        many, heights, *others = self.every
+        return self.of(many, heights, heights, *others)
 
 
-def smoothed_points(found: SampledTheta, reach: float = 1.0) -> SmoothedTheta | None:
+def smoothed_points(found: SampledTheta, reach: float = 1.0, thin: int = 1) -> SmoothedTheta | None:
     """Many points of theta with weights, for its marginals; None where they cannot be had. The same is made once.
 
     Nothing is claimed farther out than ``reach`` times the farthest fit, but for the surroundings of walks along
@@ -120,13 +135,14 @@ def smoothed_points(found: SampledTheta, reach: float = 1.0) -> SmoothedTheta | 
     Proposals for those cost nothing, so they are fitted to the surrogate until its weights are good.
     """
     walked = 0 if found.walked is None else len(found.walked)
-    of = reach, len(found.values), len(found.drawn), walked, bool(found.gains.any())
+    count, gained = (reach, thin, len(found.values), len(found.drawn), walked), bool(found.gains.any())
+    of, corrected = (*count, gained), None if gained else found.made.get((*count, True))
     if found.made.get(of) is None:  # what was too rough may be asked for again after a test
-        found.made[of] = _smoothed(found, reach)
+        found.made[of] = _smoothed(found, reach, thin) if corrected is None else corrected.by_bounds()
     return found.made[of]  # type: ignore[no-any-return]
 
 
-def _smoothed(found: SampledTheta, reach: float) -> SmoothedTheta | None:
+def _smoothed(found: SampledTheta, reach: float, thin: int) -> SmoothedTheta | None:
     weights, drawn, values = found.weights, found.drawn_theta, found.values
     share = np.full(len(values), 1.0 / len(weights))
     share[found.drawn] = weights
@@ -141,15 +157,16 @@ def _smoothed(found: SampledTheta, reach: float) -> SmoothedTheta | None:
         aside[found.walked], along = False, every[found.walked[usable[found.walked]]]
     z, low, values = every[usable], every[~usable], values[usable]
     gains, share = found.gains[usable], share[usable]
-    # Gains have no gradients, but are far smoother.
-    before = found.made.get("surrogates", (None, None))
-    surrogate = fit_surrogate(z, values - gains, share, slopes=found.slopes[usable] @ root, like=before[0])
-    without = fit_surrogate(z, values - gains - found.sharp[usable], share, slopes=(
-        found.slopes - found.sharp_slopes)[usable] @ root, like=before[1]) if found.sharp_slopes.any() else None
-    found.made["surrogates"] = surrogate, without
+    of, before = (len(every), len(drawn), along.shape, gains.any()), found.made.get("surrogates", (None,) * 4)
+    if before[0] != of:  # gains have no gradients, but are far smoother
+        surrogate = fit_surrogate(z, values - gains, share, slopes=found.slopes[usable] @ root, like=before[1])
+        without = fit_surrogate(z, values - gains - found.sharp[usable], share, slopes=(
+            found.slopes - found.sharp_slopes)[usable] @ root, like=before[2]) if found.sharp_slopes.any() else None
+        above = fit_surrogate(z, gains, share) if gains.any() else None
+        found.made["surrogates"] = before = of, surrogate, without, above
+    _, surrogate, without, above = before
     sharp = surrogate is not None and without is not None and without.error < surrogate.error
     surrogate = without if sharp else surrogate
-    above = fit_surrogate(z, gains, share) if gains.any() else None
     if surrogate is None or (above is None and gains.any()):
         return None
     if np.hypot(surrogate.error, 0.0 if above is None else above.error) > ROUGHNESS and not found.smooth:
@@ -158,26 +175,25 @@ def _smoothed(found: SampledTheta, reach: float) -> SmoothedTheta | None:
     if len(found.proposals) not in found.made:
         found.made[len(found.proposals)] = _drawn(found.proposals)
     proposals, many, log_q = found.made[len(found.proposals)]
+    top, of_bounds = float(values.max()) + CAP, float((values - gains).max()) + CAP
     for left in (2, 1, 0):
-        place, log_w, heights = (many - centre) @ inverse.T, np.full(len(many), -np.inf), np.zeros(len(many))
-        beside = _distances(place, along) <= BESIDE
-        some = np.flatnonzero(beside | ((place**2).sum(axis=1) <= farthest))
+        many, log_q = many[::thin], log_q[::thin]
+        place, heights, lower = (many - centre) @ inverse.T, *np.full((2, len(many)), -np.inf)
+        beside, away = _distances(place, along) <= BESIDE, (place**2).sum(axis=1)
+        beyond, some = (away > farthest / reach**2) & ~beside, np.flatnonzero(beside | (away <= farthest))
         high, away = surrogate.near(place[some])
-        high = high + found.sharp_part(many[some]) if sharp else high
-        heights[some] = np.minimum(high if above is None else high + above(place[some]), values.max() + CAP)
-        some = some[beside[some] | (away <= np.minimum(most_off, _distances(place[some], low)))]
-        log_w[some] = heights[some] - log_q[some]
-        smoothed = smooth_log_weights(log_w)
-        w = smoothed.normalised
-        if not left or (smoothed.khat < GOOD_KHAT and smoothed.effective > GOOD_EFFECTIVE * len(many)):
+        told = beside[some] | (away <= np.minimum(most_off, _distances(place[some], low)))
+        some, high = some[told], high[told] + (found.sharp_part(many[some[told]]) if sharp else 0.0)
+        lower[some] = np.minimum(high, of_bounds)
+        heights[some] = np.minimum(high if above is None else high + above(place[some]), top)
+        made = SmoothedTheta.of(many, heights, lower, log_q, beyond)
+        if not left or (made.khat < GOOD_KHAT and made.n_effective > GOOD_EFFECTIVE * len(many)):
             break
-        thin = max(len(many) // 4096, 1)
-        students = found.coordinates.folded(fit_students(many[::thin], w[::thin], COMPONENTS, 0.02 * spread))
-        proposals, many, log_q = _drawn((*proposals, (sum(count for count, _ in proposals), students)))
-    keep = w > 1e-6 * w.max()
-    beyond = ((place[keep] ** 2).sum(axis=1) > farthest / reach**2) & ~beside[keep]
-    return SmoothedTheta(many[keep], w[keep] / w[keep].sum(), heights[keep], smoothed.khat, smoothed.effective,
-                         smoothed.log_mean, beyond)
+        every_so = max(len(made.theta) // 4096, 1)
+        students = fit_students(made.theta[::every_so], made.weights[::every_so], COMPONENTS, 0.02 * spread)
+        folded = found.coordinates.folded(students)
+        proposals, many, log_q = _drawn((*proposals, (sum(count for count, _ in proposals), folded)))
+    return made
 
 
 def _drawn(proposals: tuple[tuple[int, Any], ...]) -> tuple[tuple[tuple[int, Any], ...], Array, Array]:
@@ -207,7 +223,8 @@ def bent(theta: Array, many: Array, weights: Array) -> tuple[Array, Array]:
 
     A far tail that has none of the few points would otherwise be made up for by those that are there.
     """
-    low, middle, high = (mixture_quantile(weights, many, np.zeros_like(many), p) for p in (0.16, 0.5, 0.84))
+    some, share = many[::FEWER], weights[::FEWER]
+    low, middle, high = (mixture_quantile(share, some, np.zeros_like(some), p) for p in (0.16, 0.5, 0.84))
     spread = np.where(high > low, 0.5 * (high - low), 1.0)  # one point may have nearly all of the weight
     theta, many = ((one - middle) / spread for one in (theta, many))
     return theta / np.sqrt(1.0 + (theta / BENT) ** 2), many / np.sqrt(1.0 + (many / BENT) ** 2)

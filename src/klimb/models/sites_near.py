@@ -85,17 +85,16 @@ def _whole(slope: Any, gamma: Any) -> Posterior:
 
 def _summed(last: list[Any], steps: list[tuple[float, Any]], shares: Array, nearest: int) -> Posterior:
     """Sites that are a sum of those of fits, no gamma far below that of the nearest."""
-    sites, weights = [np.empty(len(values)) for values in last], np.cumsum(shares)[:-1]
-    for rows in slices(len(sites[0]), BLOCK):  # sum_k c_k x_k = sum c x - sum_j (c_1 + ... + c_j) s_j, x the last
-        slope, least = (values[rows].astype(np.float64) for values in last)
-        gamma = shares.sum() * least
-        slope *= shares.sum()
-        for number, (unit, step) in enumerate(steps):
-            own = unit * step[:, rows].astype(np.float64)
-            slope -= weights[number] * own[0]
-            gamma -= weights[number] * own[1]
-            if number >= nearest:
-                least -= own[1]
-        least *= 0.2
-        sites[0][rows], sites[1][rows] = slope, np.where(least > 0.0, np.maximum(gamma, least), gamma)
+    sites, total = [np.empty(len(values)) for values in last], shares.sum()
+    units = np.array([unit for unit, _ in steps])
+    weights = np.cumsum(shares)[:-1] * units
+    for rows in slices(len(sites[0]), BLOCK // len(steps) + 1):
+        # sum_k c_k x_k = sum c x - sum_j (c_1 + ... + c_j) s_j, x the last
+        own = np.array([step[:, rows] for _, step in steps], dtype=np.float64)
+        slope, gamma = (values[rows].astype(np.float64) for values in last)
+        least = 0.2 * (gamma - units[nearest:] @ own[nearest:, 1])
+        away = np.tensordot(weights, own, axes=1)
+        gamma = total * gamma - away[1]
+        sites[0][rows] = total * slope - away[0]
+        sites[1][rows] = np.where(least > 0.0, np.maximum(gamma, least), gamma)
     return start_at(None, *sites)

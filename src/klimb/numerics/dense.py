@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Blocks: TypeAlias = Callable[[], Iterable[Array]]  # all rows of a tall matrix, whenever they are asked for
 CACHE_DOUBLES = 131_072  # 1 MiB: a block of rows and its product stay in the second-level cache of today's cores
-SMALLEST_HALF = 64  # rows up to which a triangular inverse is left to LAPACK
+SMALLEST_HALF = 96  # rows up to which a triangular inverse is left to LAPACK
 SYMMETRY_TOLERANCE = 1e-8  # relative to the largest entry: what float32 kernels and sums in another order leave
 EIGENVALUE_TOLERANCE = 1e-8  # relative to the largest eigenvalue: below it a negative one is taken for rounding
 WELL_CONDITIONED = 1e-5  # ratio of pivots from which multiplying by the inverse keeps as many digits as solving

@@ -111,21 +111,29 @@ class Kriged:
 
     def __init__(self, noise: float) -> None:
         self._noise, self._places, self._logs = noise, list[Array](), list[float]()
+        self._inverses: dict[float, Array] = {}  # of what is known, by share
 
     def add(self, place: Array, log: float) -> None:
         self._places.append(place)
         self._logs.append(log)
+        self._inverses.clear()
+
+    def _covariances(self, one: Array, other: Array, share: float) -> Array:
+        apart = ((one[:, None] - other) ** 2).sum(axis=2)
+        sloped = SLOPE**2 * (one - self._places[0]) @ (other - self._places[0]).T
+        return np.asarray(share**2 * (HEIGHT**2 + sloped + BEND**2 * np.exp(-0.5 * apart / REACH**2)))
 
     def __call__(self, place: Array, share: float = 1.0) -> tuple[float, float]:
         """With its standard error: a plane of unknown height and slope, and what bends it, that much of each."""
         if not self._places:
             return 0.0, np.inf if share == 1.0 else share * HEIGHT
-        every = np.array([*self._places, place]) - self._places[0]
-        apart = ((every[:, None] - every) ** 2).sum(axis=2)
-        C = share**2 * (HEIGHT**2 + SLOPE**2 * every @ every.T + BEND**2 * np.exp(-0.5 * apart / REACH**2))
-        known = C[:-1, :-1] + self._noise**2 * np.eye(len(self._logs))
-        pull = np.linalg.solve(known, C[:-1, -1])
-        return float(pull @ self._logs), float(np.sqrt(max(C[-1, -1] - pull @ C[:-1, -1], 0.0)))
+        known, here = np.array(self._places), place[None]
+        if share not in self._inverses:
+            noisy = self._covariances(known, known, share) + self._noise**2 * np.eye(len(known))
+            self._inverses[share] = np.asarray(np.linalg.inv(noisy), dtype=float)
+        near = self._covariances(known, here, share)[:, 0]
+        pull, own = self._inverses[share] @ near, float(self._covariances(here, here, share)[0, 0])
+        return float(pull @ self._logs), float(np.sqrt(max(own - float(pull @ near), 0.0)))
 
 
 def leading_gap(log_weights: LogWeights) -> float:
@@ -166,10 +174,11 @@ def leading_moments(problem: Problem, posterior: Posterior, *,
     if len(few) == MOST_FEW and every and len(c) <= room:
         few, scale = list(range(len(c))), c
     cross, (grown, more, share) = coordinates.report(rows, slice(None)), _grown(V, c[sites])
-    root = pivoted_root(grown, 1.0 / np.sqrt(v))[:, : max(MOST_ROWS // q.size, 1)]
-    left = 1.0 / (1.0 + NEXT_ORDER * share)
-    added = np.sqrt(left) * root.T @ cross
-    growth = np.sqrt(1.0 + np.einsum("ij,ij->j", added, added) / np.maximum(q.sd(), 1e-150) ** 2)
+    root = pivoted_root(grown, np.ones(len(v)))[:, : max(MOST_ROWS // q.size, 1)]
+    left, sd = 1.0 / (1.0 + NEXT_ORDER * share), np.maximum(q.sd(), 1e-150)
+    among = (cross / np.sqrt(v)[:, None] / sd).astype(np.float32)
+    added = np.sqrt(left) * (root.T.astype(np.float32) @ among)
+    growth, added = np.sqrt(1.0 + np.einsum("ij,ij->j", added, added)), added * sd
     wider = q.widened(added, np.column_stack([scale / (1.0 + NEXT_THIRD * share), cross[few]]))
     if every:
         shift = left * (0.5 * c * more + fourth * wanted / 6.0) @ cross
@@ -194,10 +203,16 @@ def leading_error(problem: Problem, posterior: Posterior) -> float:
 
 
 def _grown(V: Array, c: Array) -> tuple[Array, Array, float]:
-    """What sites add to each other's covariances, what that adds to variances there, and its mean share of these."""
-    grown = 0.5 * np.outer(c, c) * V**2
-    more = np.einsum("ij,ij->i", V @ grown, V)
-    return grown, more, float(np.mean(more / np.diagonal(V)))
+    """What sites add to each other's covariances, in units of their sds, to variances there, and their mean share.
+
+    Of variances in single precision, which is enough.
+    """
+    v = np.diagonal(V)
+    sd = np.sqrt(v)
+    third, R = c * v * sd, V / sd / sd[:, None]
+    grown, R = 0.5 * np.outer(third, third) * R**2, R.astype(np.float32)
+    share = np.einsum("ij,ij->i", R @ grown.astype(np.float32), R)
+    return grown, v * share, float(np.mean(share))
 
 
 def _third_moments(coordinates: Coordinates, posterior: Posterior, sites: Index,
