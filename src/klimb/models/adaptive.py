@@ -63,7 +63,6 @@ LAST, LONG = 0.01, 0.12  # mass of the most extreme values, and the share of a v
 STEPS, NOTHING = 6, 4.0  # fits along such a tail, and nats below its best at which what it adds to a variance ends
 HEAVY, MOST_HEAVY = 0.02, 8  # share of a variance at one point of many from which it is fitted, and how many are
 AGREED = 0.2  # nats that a surrogate may claim too much there
-MOST_FITTED = 4096  # points that the next proposal is fitted to
 HALF = 0.5  # the same for what is printed, whose tails a test teaches most of
 
 
@@ -239,10 +238,8 @@ def _sampled(peak: Peak, axes: Array, points: _Points, most: int) -> SampledThet
         if 2 * len(drawn) > most or (found.khat < GOOD_KHAT and found.n_effective >= ENOUGH_EFFECTIVE):
             return found
         floor = 0.05 * axes @ axes.T
-        smoothed = smoothed_points(found, BEYOND)  # which has seen the tests too: few draws may miss a tail
-        places, weights = _heavy(found) if smoothed is None else (smoothed.theta, smoothed.weights)
-        thin = max(len(places) // MOST_FITTED, 1)
-        fresh = [(len(drawn), fold(fit_students(places[::thin], weights[::thin], COMPONENTS, floor)))]
+        seen = found.mass(smoothed_points(found, BEYOND, FEWER))  # by tests too: few draws may miss a tail
+        fresh = [(len(drawn), fold(fit_students(*seen, COMPONENTS, floor)))]
         found = replace(found, **points.known())
         if walked is not None and len(tail := found.theta[walked[found.values[walked] > found.values.max() - FALL]]):
             root = np.linalg.cholesky(floor + np.cov(found.drawn_theta.T, aweights=found.weights))
@@ -302,7 +299,7 @@ def _verified(found: SampledTheta, points: _Points) -> SampledTheta:
 def _walk_tails(found: SampledTheta, points: _Points) -> Any:
     """Fits along the tails that printed sds rest on, or where a surrogate does not say, along all; their places."""
     smoothed, before = smoothed_points(found, BEYOND, FEWER), len(points.fits)
-    places, w = _heavy(found) if smoothed is None else (smoothed.theta, smoothed.weights)
+    places, w = found.mass(smoothed)
     theta = points.coordinates.theta(places)
     for j, alone in enumerate(alone for block in points.theta.blocks for alone in block.alone()):
         if alone is not None:
@@ -379,13 +376,6 @@ def _weighted(points: _Points, drawn: Any, proposals: list[tuple[int, Any]]) -> 
                         **known)
 
 
-def _heavy(found: SampledTheta) -> tuple[Array, Array]:
-    """The drawn points that weigh something, and their weights."""
-    weights = found.weights
-    keep = weights > 1e-6 * weights.max()
-    return found.drawn_theta[keep], weights[keep] / weights[keep].sum()
-
-
 def _shares(found: SampledTheta, inverse: Any) -> Array:
     """What each fit stands for: the mass that is nearest to it by a surrogate, else its own weight."""
     if found.smoothed is None:
@@ -420,7 +410,7 @@ def _components(found: SampledTheta, points: _Points, axes: Array) -> tuple[Comp
 def _with_marginals(found: SampledTheta, points: _Points, theta: Array, w: Array,
                     parts: tuple[WeightPosterior, ...]) -> Components:
     smoothed, khat, effective, error = found.smoothed, found.khat, found.n_effective, found.own_error
-    many, many_weights = _heavy(found) if smoothed is None else (smoothed.theta, smoothed.weights)
+    many, many_weights = found.mass(smoothed)
     error = error if smoothed is None else float(np.nanmax([found.learnt, found.stated]))
     if smoothed is not None and found.smooth:
         khat, effective = smoothed.khat, smoothed.n_effective

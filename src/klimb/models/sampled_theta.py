@@ -89,6 +89,14 @@ class SampledTheta:
         worse = self.khat < RELIABLE and self.learnt > max(self.own_error, SMOOTH)
         return None if worse else smoothed_points(self, 1.0 if np.isnan(self.error) else BEYOND)
 
+    def mass(self, smoothed: SmoothedTheta | None) -> tuple[Array, Array]:
+        """Points and their weights: those of a surrogate, else the drawn ones that weigh something."""
+        if smoothed is not None:
+            return smoothed.theta, smoothed.weights
+        weights = self.weights
+        keep = weights > 1e-6 * weights.max()
+        return self.drawn_theta[keep], weights[keep] / weights[keep].sum()
+
     def log_evidence(self) -> float:
         """The log of the integral of the objective, by many points where that can be: few have the noise of few."""
         if self.smoothed is not None:
