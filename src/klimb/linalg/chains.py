@@ -27,7 +27,7 @@ from klimb.numerics.lazy import lapack
 AT_ONCE = 8192  # states whose matrices are worked on together
 TIMES = 4096  # states whose bands are made at a time
 SEGMENT, SEGMENTS = 25_000, 4  # states, at least, of which information is found in one go, and how many such there are
-LONG = 20_000  # states from which products with the squares of V, which Newton directions are made of, are rough
+LONG = 20_000  # states from which memory counts: matrices are made block by block, products with squares of V are rough
 
 
 def solve_band(band: Array, x: Array, *, transpose: bool, unit: bool = False) -> Array:
@@ -373,7 +373,7 @@ def condition(chain: Chain, gamma: Array) -> Conditioned:
     A, C = chain.transition, chain.noise
     n = C.shape[2]
     steps_to, noise_of, logdet = A[..., 1:], C[..., 1:], 0.0
-    held: Any = np.empty if n <= AT_ONCE else Symmetric
+    held: Any = np.empty if n <= LONG else Symmetric
     B = held(C.shape)
     for part in reversed(list(slices(max(n - 1, 1), max(SEGMENT, n // SEGMENTS)))):
         own = np.zeros((*C.shape[:2], min(part.stop, n - 1) - part.start + 1))
@@ -389,7 +389,7 @@ def condition(chain: Chain, gamma: Array) -> Conditioned:
         noise[..., block] = found.covariance
         logdet += float(found.log_det.sum())
     transition = Given(A, noise, B)
-    after = Chain(transition if n > AT_ONCE else transition[..., :], noise, partial(_root_given, chain, B))
+    after = Chain(transition if n > LONG else transition[..., :], noise, partial(_root_given, chain, B))
     return Conditioned(chain, after, B, logdet)
 
 
