@@ -156,23 +156,29 @@ def test_limits_of_an_sd_that_the_data_do_not_want(limits):
 
 
 def test_limits_of_the_sd_of_slopes_beside_a_correlation():
-    g = np.repeat(np.arange(8), 5)
-    x = RNG.normal(size=N) + 2.0
-    y = RNG.normal(size=8)[g] * x + RNG.normal(size=N)
-    fit = klimb.fit("y ~ 1 + (1 + x | g)", {"y": y, "x": x, "g": g}, priors={
-        "Intercept": "normal(0, 5)", "sigma": 1.0, "sd(g)": "uniform(0.2, 0.7)", "sd(x | g)": "uniform(0, 0.6)",
-        "cor(g)": "lkj(1)"})
-    same = (g[:, None] == g).astype(float)
+    """Few draws of theta leave noise: the median over three data sets is right to 5%, each to 10%."""
+    g, names = np.repeat(np.arange(8), 5), ("sd(g)", "sd(x | g)", "cor(Intercept, x | g)")
+    same, some, errors = (g[:, None] == g).astype(float), MIDDLES[1::3], []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        x = rng.normal(size=N) + 2.0
+        y = rng.normal(size=8)[g] * x + rng.normal(size=N)
+        fit = klimb.fit("y ~ 1 + (1 + x | g)", {"y": y, "x": x, "g": g}, priors={
+            "Intercept": "normal(0, 5)", "sigma": 1.0, "sd(g)": "uniform(0.2, 0.7)", "sd(x | g)": "uniform(0, 0.6)",
+            "cor(g)": "lkj(1)"})
 
-    def density(level, slope, r):
-        K = same * (level**2 + slope**2 * np.outer(x, x) + r * level * slope * np.add.outer(x, x))
-        return _gaussian(y, K + 25.0 + np.eye(N))
+        def density(level, slope, r, x=x, y=y):
+            K = same * (level**2 + slope**2 * np.outer(x, x) + r * level * slope * np.add.outer(x, x))
+            return _gaussian(y, K + 25.0 + np.eye(N))
 
-    some = MIDDLES[1::3]
-    truth = _moments(density, 0.2 + 0.5 * some, 0.6 * some, -1.0 + 2.0 * some)
-    for name, limits in (("sd(g)", (0.2, 0.7)), ("sd(x | g)", (0.0, 0.6))):
-        _within(fit, name, *limits)
-    _check(fit, dict(zip(("sd(g)", "sd(x | g)", "cor(Intercept, x | g)"), truth, strict=True)), 0.05)
+        truth = _moments(density, 0.2 + 0.5 * some, 0.6 * some, -1.0 + 2.0 * some)
+        for name, limits in (("sd(g)", (0.2, 0.7)), ("sd(x | g)", (0.0, 0.6))):
+            _within(fit, name, *limits)
+        _check(fit, dict(zip(names, truth, strict=True)), 0.1)
+        rows = _rows(fit)
+        errors.append([(abs(rows[name][0] - mean) / sd, abs(rows[name][1] / sd - 1.0))
+                       for name, (mean, sd) in zip(names, truth, strict=True)])
+    assert np.median(errors, axis=0).max() <= 0.05
 
 
 def test_limits_of_degrees_of_freedom():

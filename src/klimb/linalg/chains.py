@@ -199,7 +199,7 @@ class Symmetric:
         self._held[:, key[-1]] = values[self._pairs]
 
 
-class Given:
+class AfterInformation:
     """Transitions A - C B A after information B, with the noise C after it, made block by block."""
 
     def __init__(self, before: Any, noise: Any, B: Any) -> None:
@@ -388,7 +388,7 @@ def condition(chain: Chain, gamma: Array) -> Conditioned:
         found = absorb(chain.root_of(block), B[..., block])
         noise[..., block] = found.covariance
         logdet += float(found.log_det.sum())
-    transition = Given(A, noise, B)
+    transition = AfterInformation(A, noise, B)
     after = Chain(transition if n > LONG else transition[..., :], noise, partial(_root_given, chain, B))
     return Conditioned(chain, after, B, logdet)
 

@@ -19,6 +19,7 @@ from klimb.theta.single import PositiveParameter
 CUT_LIMITS = (-40.0, 40.0)
 CORRELATION_LIMITS = (-6.0, 6.0)  # of atanh of a partial correlation
 DIFFERENCE = 1e-5  # in theta, for derivatives of what is printed
+SMALLEST = 1e-150  # of an sd
 
 
 @stored("parameter.cutpoints")
@@ -154,9 +155,9 @@ class GroupCovariance(ParameterBlock):
         return sd, *correlation_root(theta[count:], len(self.sds))
 
     def _sds(self, theta: Array) -> Array:
-        """Free sds, of many points at once."""
-        return np.column_stack([np.zeros((len(theta), 0)), *(
-            self.sds[i].support.value(own) for i, own in zip(self._free, theta.T, strict=True))])
+        """Free sds, of many points at once; none is so small that its square is 0, and a correlation 0 / 0."""
+        sds = [self.sds[i].support.value(own) for i, own in zip(self._free, theta.T, strict=True)]
+        return np.maximum(np.column_stack([np.zeros((len(theta), 0)), *sds]), SMALLEST)
 
     def value(self, theta: Array) -> Array:
         sd, L, _ = self._parts(theta)
