@@ -157,7 +157,7 @@ class GroupCovariance(ParameterBlock):
     def _sds(self, theta: Array) -> Array:
         """Free sds, of many points at once; none is so small that its square is 0, and a correlation 0 / 0."""
         sds = [self.sds[i].support.value(own) for i, own in zip(self._free, theta.T, strict=True)]
-        return np.maximum(np.column_stack([np.zeros((len(theta), 0)), *sds]), SMALLEST)
+        return np.asarray(np.maximum(np.column_stack([np.zeros((len(theta), 0)), *sds]), SMALLEST))
 
     def value(self, theta: Array) -> Array:
         sd, L, _ = self._parts(theta)
