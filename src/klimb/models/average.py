@@ -16,10 +16,11 @@ import numpy as np
 
 from klimb.infer.result import Result, Status
 from klimb.latents.weights_posterior import WeightPosterior
-from klimb.models.adaptive import HIGHER, adaptively
+from klimb.models.adaptive import adaptively
 from klimb.models.components import LEAST_WEIGHT, SCORES, Components, marginal_quantiles, split_quantiles
 from klimb.models.correction import Correction, Corrector, doubtful, pooled, shown_parts
 from klimb.models.correctors import corrector_of
+from klimb.models.fitted_theta import HIGHER
 from klimb.models.model import Model
 from klimb.models.reaching import mean_by_f
 from klimb.models.repair import modes_around

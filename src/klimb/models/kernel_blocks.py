@@ -86,6 +86,10 @@ class KernelBlock(ParameterBlock):
     def alone(self) -> tuple[Callable[[Array], Array] | None, ...]:
         return tuple(self._limited[i].value if i in self._limited else np.exp for i in range(self.size))
 
+    def endless(self) -> tuple[bool, ...]:
+        """Along an infinite lengthscale a function is constant."""
+        return tuple("lengthscale" in name for name in self.names)
+
     def priors(self) -> dict[str, Prior | None]:
         return {self.prefix + name: prior for name, prior in self.kernel.priors.items()}
 

@@ -12,7 +12,7 @@ import numpy as np
 from klimb.numerics.arrays import Array
 from klimb.numerics.mixtures import mixture_quantile
 from klimb.numerics.pareto import RELIABLE, smooth_log_weights
-from klimb.numerics.proposals import HalfLines, fit_students
+from klimb.numerics.proposals import HalfLines, fit_students, students_at
 from klimb.numerics.surrogate import fit_surrogate, nearest_of, quadratics
 
 GOOD_KHAT, GOOD_EFFECTIVE = 0.5, 0.3  # where a round is the last one: k-hat, and effective over drawn
@@ -86,7 +86,7 @@ class SampledTheta:
     @cached_property
     def smoothed(self) -> SmoothedTheta | None:
         """Many points by a surrogate; None where there is none, or the points themselves know better."""
-        worse = self.khat < RELIABLE and self.learnt > max(self.own_error, SMOOTH)
+        worse = not self.smooth and self.khat < RELIABLE and self.learnt > max(self.own_error, SMOOTH)
         return None if worse else smoothed_points(self, 1.0 if np.isnan(self.error) else BEYOND)
 
     def mass(self, smoothed: SmoothedTheta | None) -> tuple[Array, Array]:
@@ -180,9 +180,12 @@ def _smoothed(found: SampledTheta, reach: float, thin: int) -> SmoothedTheta | N
     if np.hypot(surrogate.error, 0.0 if above is None else above.error) > ROUGHNESS and not found.smooth:
         return None
     farthest, most_off = reach**2 * float((every[aside] ** 2).sum(axis=1).max()), APART * len(root) ** 0.5
-    if len(found.proposals) not in found.made:
-        found.made[len(found.proposals)] = _drawn(found.proposals)
-    proposals, many, log_q = found.made[len(found.proposals)]
+    proposed = len(found.proposals), len(along)
+    if proposed not in found.made:  # draws for the mass hardly reach long tails
+        around = found.coordinates.folded(students_at(centre + along @ root.T, root)) if len(along) else None
+        tails = () if around is None else ((max(sum(count for count, _ in found.proposals) // 3, 1), around),)
+        found.made[proposed] = _drawn((*found.proposals, *tails))
+    proposals, many, log_q = found.made[proposed]
     top, of_bounds = float(values.max()) + CAP, float((values - gains).max()) + CAP
     for left in (2, 1, 0):
         many, log_q = many[::thin], log_q[::thin]

@@ -81,6 +81,11 @@ class StudentMixture:
         return np.asarray(np.logaddexp.reduce(np.log(self.weights)[:, None] + logs, axis=0))
 
 
+def students_at(means: Array, root: Array) -> StudentMixture:
+    """Equally likely t's of one shape."""
+    return StudentMixture(np.full(len(means), 1.0 / len(means)), means, np.tile(root, (len(means), 1, 1)))
+
+
 def fit_students(theta: Array, weights: Array, count: int, floor: Array) -> StudentMixture:
     """Up to ``count`` t's for weighted points, by EM from fixed parts; ``floor`` (d, d) keeps covariances off zero."""
     n, d = theta.shape

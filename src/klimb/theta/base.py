@@ -89,6 +89,10 @@ class ParameterBlock(ABC):
         """Of each entry, the rising map from its own theta to what is printed; None where other entries enter it."""
         return (np.exp,) * self.size
 
+    def endless(self) -> tuple[bool, ...]:
+        """Of each entry, whether likelihoods have a limit as it grows without end: its far tail is its prior's."""
+        return tuple(power < 0.0 for power in self.powers())
+
     def scales(self) -> tuple[Scale, ...]:
         """Of each entry, what makes printed values roughly normal, and its inverse."""
         return ((np.asarray, np.asarray),) * self.size
