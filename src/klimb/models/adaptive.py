@@ -31,6 +31,7 @@ from klimb.models.sampled_theta import (
     SampledTheta,
     bent,
     calibrated,
+    kept_points,
     mixture_log_density,
     smoothed_points,
 )
@@ -388,7 +389,7 @@ def _shares(found: SampledTheta, inverse: Any) -> Array:
 def _components(found: SampledTheta, points: _Points, axes: Array) -> tuple[Components, Status]:
     """Components whose thetas are an even choice of the points by their weights, and marginals from all points."""
     count, inverse = KEPT_CORRECTED if points.corrector.wanted else KEPT, np.linalg.inv(axes)
-    chosen, shares = _kept_points(found.theta, _shares(found, inverse), inverse, count)
+    chosen, shares = kept_points(found.theta, _shares(found, inverse), inverse, count)
     every = [(k, share, at) for k, share in zip(chosen, shares, strict=True) if (at := points.part(k)) is not None]
     theta, w = found.theta[[k for k, _, _ in every]], np.array([share for _, share, _ in every])
     status = next((at[1] for _, _, at in every if at[1] is not Status.CONVERGED), Status.CONVERGED)
@@ -420,14 +421,3 @@ def _with_marginals(found: SampledTheta, points: _Points, theta: Array, w: Array
     w = calibrated(few, others, w / w.sum(), many_weights)
     return Components(w, kept, parts, marginal_quantiles(every, many_weights), khat=khat, n_effective=effective,
                       points=every, point_weights=many_weights, error=error)
-
-
-def _kept_points(theta: Array, weights: Array, inverse: Any, count: int) -> tuple[Any, Array]:
-    """The ``count`` points that moments rest on most, each with the weight of those that are nearest to it."""
-    some = np.flatnonzero(weights > 1e-6 * weights.max())
-    z, own = (theta[some] - weights @ theta / weights.sum()) @ inverse.T, weights[some] / weights[some].sum()
-    if len(some) > count:
-        chosen = np.sort(np.argsort(-own * (1.0 + (z**2).sum(axis=1)), kind="stable")[:count])
-        own = np.bincount(nearest_of(z, z[chosen]), own, minlength=count)
-        some = some[chosen]
-    return some, np.asarray(own, dtype=float)

@@ -13,7 +13,7 @@ from klimb.numerics.arrays import Array
 from klimb.numerics.mixtures import mixture_quantile
 from klimb.numerics.pareto import RELIABLE, smooth_log_weights
 from klimb.numerics.proposals import HalfLines, fit_students
-from klimb.numerics.surrogate import fit_surrogate, nearest_of, quadratics
+from klimb.numerics.surrogate import fit_surrogate, nearest_of, quadratics, squared_distances
 
 GOOD_KHAT, GOOD_EFFECTIVE = 0.5, 0.3  # where a round is the last one: k-hat, and effective over drawn
 COMPONENTS = 3  # t's that are fitted to the weights
@@ -257,3 +257,22 @@ def calibrated(theta: Array, many: Array, weights: Array, many_weights: Array) -
         scale = np.linalg.lstsq(phi.T @ (own[:, None] * phi), goal - own @ phi, rcond=1e-10)[0]
         own = np.clip(own * (1.0 + phi @ scale), 0.2 * weights, 5.0 * weights)
     return np.asarray(own / own.sum())
+
+
+def kept_points(theta: Array, weights: Array, inverse: Any, count: int) -> tuple[Any, Array]:
+    """The ``count`` points that mass is nearest to, each with the weight of those that are nearest to it.
+
+    The next one is always that which brings the mean squared distance from the mass down most: neither a tail nor the
+    bulk is left to a few, and what the weights of the model vary by between their points is small.
+    """
+    some = np.flatnonzero(weights > 1e-6 * weights.max())
+    z, own = (theta[some] - weights @ theta / weights.sum()) @ inverse.T, weights[some] / weights[some].sum()
+    if len(some) > count:
+        between, chosen = squared_distances(z, z), list[int]()
+        left = np.full((len(some), 1), np.inf)
+        while len(chosen) < count:
+            chosen.append(int((own @ np.minimum(left, between)).argmin()))
+            left = np.minimum(left, between[:, chosen[-1:]])
+        own = np.bincount(nearest_of(z, z[np.sort(chosen)]), own, minlength=count)
+        some = some[np.sort(chosen)]
+    return some, np.asarray(own, dtype=float)
