@@ -34,6 +34,7 @@ from klimb.models.sampled_theta import (
     kept_points,
     mixture_log_density,
     smoothed_points,
+    with_variance,
 )
 from klimb.models.search import POINT_TOL, Evaluated, Evaluator, HigherGround, Peak, Stopped, within_limits
 from klimb.numerics.arrays import Array
@@ -418,6 +419,8 @@ def _with_marginals(found: SampledTheta, points: _Points, theta: Array, w: Array
     limits = points.theta.lower, points.theta.upper  # beyond them the objective is that at the limit, less a penalty
     every, kept = (np.clip(found.coordinates.theta(one), *limits) for one in (many, theta))
     few, others = bent(points.theta.inside(kept), points.theta.inside(every), many_weights)
-    w = calibrated(few, others, w / w.sum(), many_weights)
+    own = calibrated(few, others, w / w.sum(), many_weights)
+    w, left = with_variance(parts, (theta, few, own), (many, others, many_weights))
+    error = float(np.nanmax([error, left]))
     return Components(w, kept, parts, marginal_quantiles(every, many_weights), khat=khat, n_effective=effective,
                       points=every, point_weights=many_weights, error=error)

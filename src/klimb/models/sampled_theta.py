@@ -9,11 +9,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from klimb.numerics.arrays import Array
+from klimb.latents.weights_posterior import WeightPosterior
+from klimb.numerics.arrays import Array, Index
 from klimb.numerics.mixtures import mixture_quantile
 from klimb.numerics.pareto import RELIABLE, smooth_log_weights
 from klimb.numerics.proposals import HalfLines, fit_students
-from klimb.numerics.surrogate import fit_surrogate, nearest_of, quadratics, squared_distances
+from klimb.numerics.surrogate import Surrogate, fit_surrogate, nearest_of, quadratics, squared_distances
 
 GOOD_KHAT, GOOD_EFFECTIVE = 0.5, 0.3  # where a round is the last one: k-hat, and effective over drawn
 COMPONENTS = 3  # t's that are fitted to the weights
@@ -27,6 +28,9 @@ APART = 2.0  # root of the mean of squared distances, in sd, from the nearest fi
 BESIDE = 2.0  # sds from a walk along a tail, up to which it is believed there
 MANY, FEWER = 16_384, 4  # points that it weighs, and one of how many where they only say what to fit next
 SETTLED = 4  # steps to weights of few points that have the moments of many
+LOOKED_AT = 64  # weights of the model, the first ones, whose variances points of theta are weighed for
+NOTHING = 1e-4  # of the largest variance over theta: what is below adds nothing
+ALIKE = 0.25  # squared variation of a coefficient's variance over theta below which nobody looks between its points
 BENT = 3.0  # spreads from the median that theta comes to at most for those moments
 
 
@@ -238,8 +242,12 @@ def bent(theta: Array, many: Array, weights: Array) -> tuple[Array, Array]:
     return theta / np.sqrt(1.0 + (theta / BENT) ** 2), many / np.sqrt(1.0 + (many / BENT) ** 2)
 
 
-def calibrated(theta: Array, many: Array, weights: Array, many_weights: Array) -> Array:
-    """Weights of a few points, changed least so that first and second moments of theta are those of many points."""
+def calibrated(theta: Array, many: Array, weights: Array, many_weights: Array,
+               also: tuple[Array, Array] | None = None) -> Array:
+    """Weights of a few points, changed least so that first and second moments of theta are those of many points.
+
+    So is the mean of what is ``also`` known at the few and at the many.
+    """
     centre = many_weights @ many
     sd = np.sqrt(many_weights @ (many - centre) ** 2) + 1e-300
     phi, goal = quadratics((theta - centre) / sd), many_weights @ quadratics((many - centre) / sd)
@@ -251,12 +259,58 @@ def calibrated(theta: Array, many: Array, weights: Array, many_weights: Array) -
             break
     else:
         return weights
+    if also is not None:
+        mean = many_weights @ also[1]
+        own = (also[0] - mean) / (np.sqrt(many_weights @ (also[1] - mean) ** 2) + 1e-300)
+        phi, goal = np.column_stack([phi, own]), np.append(goal, 0.0)
     # w_i (1 + lambda' phi_i) has the moments that it shall have; weights stay positive, which takes further steps.
     own = weights
     for _ in range(SETTLED):
         scale = np.linalg.lstsq(phi.T @ (own[:, None] * phi), goal - own @ phi, rcond=1e-10)[0]
         own = np.clip(own * (1.0 + phi @ scale), 0.2 * weights, 5.0 * weights)
     return np.asarray(own / own.sum())
+
+
+def uneven_variance(parts: Sequence[WeightPosterior], index: Index, at: Array,
+                    weights: Array) -> tuple[Array, Surrogate] | None:
+    """Of the weights at ``index`` that whose variance hangs most on theta: the variance, at most 1, and a surrogate.
+
+    The surrogate is one of its log, through points ``at`` theta. None where no variance hangs much on theta, or too
+    little is known.
+    """
+    if not len(index):
+        return None
+    of = [part.covariances(index, index) for part in parts]
+    squares = np.array(of) / np.maximum(np.max(of, axis=0), 1e-300)  # their squares may overflow in the units of y
+    squares = np.maximum(squares, NOTHING)
+    uneven = weights @ squares**2 / (weights @ squares) ** 2 - 1.0
+    most = int(uneven.argmax())
+    logs = fit_surrogate(at, np.log(squares[:, most]), weights) if uneven[most] > ALIKE else None
+    return None if logs is None else (squares[:, most], logs)
+
+
+def with_variance(parts: tuple[WeightPosterior, ...], kept: tuple[Array, Array, Array],
+                   every: tuple[Array, Array, Array]) -> tuple[Array, float]:
+    """Weights of few points, for which an sd of a coefficient is that over many, and its error that is left.
+
+    Both come as places, as what moments are taken of, and as weights. The sd is that of the weight of the model whose
+    variance hangs most on theta: where correlations of a field may be 1, a few points have all of it.
+    """
+    (theta, few, w), (many, others, many_weights) = kept, every
+    alone = bool((np.diff(theta, axis=0) != 0.0).any(axis=1).all())  # one posterior of the weights at each
+    centre = many_weights @ many
+    spread = (many - centre).T @ (many_weights[:, None] * (many - centre))
+    root = np.linalg.cholesky(spread + 1e-12 * np.trace(spread) * np.eye(len(spread)))
+    at, z = (np.linalg.solve(root, (one - centre).T).T for one in (theta, many))
+    index = np.arange(min(parts[0].size, LOOKED_AT))
+    known = uneven_variance(parts, index, at, w) if alone else None
+    if known is None:
+        return w, 0.0
+    own, logs = known
+    between = np.exp(np.minimum(logs(z), 0.0))  # no more than at the points themselves
+    moved, goal = calibrated(few, others, w, many_weights, (own, between)), float(many_weights @ between)
+    before, after = (abs(float(np.sqrt(one @ own / goal)) - 1.0) for one in (w, moved))
+    return moved, max(after, min(before, 0.5 * logs.error))
 
 
 def kept_points(theta: Array, weights: Array, inverse: Any, count: int) -> tuple[Any, Array]:
