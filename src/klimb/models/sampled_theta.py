@@ -101,6 +101,14 @@ class SampledTheta:
         keep = weights > 1e-6 * weights.max()
         return self.drawn_theta[keep], weights[keep] / weights[keep].sum()
 
+    def shares(self, inverse: Array) -> Array:
+        """What each fit stands for: the mass that is nearest to it by a surrogate, else its own weight."""
+        if self.smoothed is None:
+            return np.asarray(np.bincount(self.drawn, self.weights, minlength=len(self.theta)), dtype=float)
+        fitted = np.flatnonzero(np.isfinite(self.values))
+        nearest = nearest_of(self.smoothed.theta @ inverse.T, self.theta[fitted] @ inverse.T)
+        return np.bincount(fitted[nearest], self.smoothed.weights, minlength=len(self.theta)).astype(float)
+
     def log_evidence(self) -> float:
         """The log of the integral of the objective, by many points where that can be: few have the noise of few."""
         if self.smoothed is not None:
@@ -289,43 +297,61 @@ def uneven_variance(parts: Sequence[WeightPosterior], index: Index, at: Array,
     return None if logs is None else (squares[:, most], logs)
 
 
-def with_variance(parts: tuple[WeightPosterior, ...], kept: tuple[Array, Array, Array],
-                   every: tuple[Array, Array, Array]) -> tuple[Array, float]:
-    """Weights of few points, for which an sd of a coefficient is that over many, and its error that is left.
+@dataclass(frozen=True, eq=False)
+class UnevenVariance:
+    """The variance of a weight at places of theta, at most 1, by a surrogate of its log in whitened coordinates."""
 
-    Both come as places, as what moments are taken of, and as weights. The sd is that of the weight of the model whose
-    variance hangs most on theta: where correlations of a field may be 1, a few points have all of it.
-    """
-    (theta, few, w), (many, others, many_weights) = kept, every
-    alone = bool((np.diff(theta, axis=0) != 0.0).any(axis=1).all())  # one posterior of the weights at each
-    centre = many_weights @ many
-    spread = (many - centre).T @ (many_weights[:, None] * (many - centre))
-    root = np.linalg.cholesky(spread + 1e-12 * np.trace(spread) * np.eye(len(spread)))
-    at, z = (np.linalg.solve(root, (one - centre).T).T for one in (theta, many))
-    index = np.arange(min(parts[0].size, LOOKED_AT))
-    known = uneven_variance(parts, index, at, w) if alone else None
-    if known is None:
-        return w, 0.0
-    own, logs = known
-    between = np.exp(np.minimum(logs(z), 0.0))  # no more than at the points themselves
-    moved, goal = calibrated(few, others, w, many_weights, (own, between)), float(many_weights @ between)
-    before, after = (abs(float(np.sqrt(one @ own / goal)) - 1.0) for one in (w, moved))
-    return moved, max(after, min(before, 0.5 * logs.error))
+    logs: Surrogate
+    centre: Array
+    root: Array
+
+    @classmethod
+    def of(cls, parts: Sequence[WeightPosterior], places: Array, weights: Array) -> Self | None:
+        """Of the weight of the model whose variance hangs most on theta; None where none does, or too little is known.
+        """
+        share = weights / weights.sum()
+        centre = share @ places
+        spread = (places - centre).T @ (share[:, None] * (places - centre))
+        root = np.linalg.cholesky(spread + 1e-12 * (np.trace(spread) + 1e-300) * np.eye(len(spread)))
+        at, index = np.linalg.solve(root, (places - centre).T).T, np.arange(min(parts[0].size, LOOKED_AT))
+        known = uneven_variance(parts, index, at, share)
+        return None if known is None else cls(known[1], centre, root)
+
+    def __call__(self, places: Array) -> Array:
+        logs = self.logs(np.linalg.solve(self.root, (places - self.centre).T).T)
+        return np.asarray(np.exp(np.minimum(logs, 0.0)))  # no more than at the points themselves
+
+    def weighed(self, few: tuple[Array, Array, Array], many: tuple[Array, Array, Array]) -> tuple[Array, float]:
+        """Weights of few points, for which its mean is that over many, and the error of an sd that is left.
+
+        Both come as places, what moments are taken of, and weights. Where correlations of a field may be 1, a few
+        points of theta have nearly all of the variance of its level.
+        """
+        (theta, own_moments, w), (places, moments, weights) = few, many
+        own, between = self(theta), self(places)
+        moved, goal = calibrated(own_moments, moments, w, weights, (own, between)), float(weights @ between)
+        before, after = (abs(float(np.sqrt(one @ own / goal)) - 1.0) for one in (w, moved))
+        return moved, max(after, min(before, 0.5 * self.logs.error))
 
 
-def kept_points(theta: Array, weights: Array, inverse: Any, count: int) -> tuple[Any, Array]:
+def kept_points(theta: Array, weights: Array, inverse: Any, count: int,
+                variance: UnevenVariance | None = None) -> tuple[Any, Array]:
     """The ``count`` points that mass is nearest to, each with the weight of those that are nearest to it.
 
     The next one is always that which brings the mean squared distance from the mass down most: neither a tail nor the
-    bulk is left to a few, and what the weights of the model vary by between their points is small.
+    bulk is left to a few, and what the weights of the model vary by between their points is small. Half of that mass
+    is that of a ``variance`` which hangs on theta.
     """
     some = np.flatnonzero(weights > 1e-6 * weights.max())
     z, own = (theta[some] - weights @ theta / weights.sum()) @ inverse.T, weights[some] / weights[some].sum()
     if len(some) > count:
         between, chosen = squared_distances(z, z), list[int]()
-        left = np.full((len(some), 1), np.inf)
+        left, pull = np.full((len(some), 1), np.inf), own
+        if variance is not None:
+            at = own * variance(theta[some])
+            pull = 0.5 * (own + at / at.sum())
         while len(chosen) < count:
-            chosen.append(int((own @ np.minimum(left, between)).argmin()))
+            chosen.append(int((pull @ np.minimum(left, between)).argmin()))
             left = np.minimum(left, between[:, chosen[-1:]])
         own = np.bincount(nearest_of(z, z[np.sort(chosen)]), own, minlength=count)
         some = some[np.sort(chosen)]
