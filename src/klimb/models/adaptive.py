@@ -380,9 +380,8 @@ def _weighted(points: _Points, drawn: Any, proposals: list[tuple[int, Any]]) -> 
 
 
 def _followed(found: SampledTheta, points: _Points, inverse: Any) -> tuple[SampledTheta, UnevenVariance | None]:
-    """With fits where the variance of a coefficient is that hangs on theta, and that; None where no q's are remembered.
-    """
-    for last in (False, True):
+    """With fits where a variance is that hangs on theta, and that variance; None where no q's are remembered."""
+    for last in (False, False, True):
         mass = found.shares(inverse)
         some = np.flatnonzero(mass > 0.0)
         parts = [fit[0] for k in some if (fit := points.fits[k].part) is not None]
@@ -391,8 +390,7 @@ def _followed(found: SampledTheta, points: _Points, inverse: Any) -> tuple[Sampl
         variance = UnevenVariance.of(parts, found.theta[some], mass[some])
         if last or variance is None or found.smoothed is None or variance.logs.error <= SURE:
             break
-        places = found.smoothed.theta
-        pull = found.smoothed.weights * variance(places)
+        pull = found.smoothed.weights * variance(places := found.smoothed.theta)
         for k in np.unique(_evenly(pull / pull.sum(), 2 * places.shape[1] + 4)):
             points.objective(places[k])
         found = replace(found, **points.known())

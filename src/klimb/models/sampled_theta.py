@@ -101,7 +101,7 @@ class SampledTheta:
         keep = weights > 1e-6 * weights.max()
         return self.drawn_theta[keep], weights[keep] / weights[keep].sum()
 
-    def shares(self, inverse: Array) -> Array:
+    def shares(self, inverse: Any) -> Array:
         """What each fit stands for: the mass that is nearest to it by a surrogate, else its own weight."""
         if self.smoothed is None:
             return np.asarray(np.bincount(self.drawn, self.weights, minlength=len(self.theta)), dtype=float)
@@ -318,7 +318,7 @@ class UnevenVariance:
         return None if known is None else cls(known[1], centre, root)
 
     def __call__(self, places: Array) -> Array:
-        logs = self.logs(np.linalg.solve(self.root, (places - self.centre).T).T)
+        logs = self.logs(np.asarray(np.linalg.solve(self.root, (places - self.centre).T).T, dtype=float))
         return np.asarray(np.exp(np.minimum(logs, 0.0)))  # no more than at the points themselves
 
     def weighed(self, few: tuple[Array, Array, Array], many: tuple[Array, Array, Array]) -> tuple[Array, float]:
