@@ -10,7 +10,7 @@ from scipy.special import polygamma
 
 import klimb
 from klimb.models import linear, sampled_theta
-from klimb.models.sampled_theta import SampledTheta, SmoothedTheta, mixture_log_density, smoothed_points
+from klimb.models.sampled_theta import SampledTheta, SmoothedTheta, kept_points, mixture_log_density, smoothed_points
 from klimb.numerics.pareto import smooth_log_weights
 from klimb.numerics.proposals import HalfLines, SplitStudent
 
@@ -124,3 +124,28 @@ def test_where_fits_are_too_low_to_count_nothing_is_claimed() -> None:
     smoothed = replace(found, values=values, log_weights=log_w).smoothed
     assert smoothed is not None
     assert smoothed.weights[smoothed.theta[:, 0] > 0.5].sum() < 0.01
+
+
+def test_kept_points_stand_for_tails_and_bulk() -> None:
+    """Of 400 points of a density with a long tail 32 have its moments, and those of what grows along the tail."""
+    rng = np.random.default_rng(4)
+    theta = np.column_stack([rng.exponential(1.0, 400), rng.standard_normal((400, 2))])
+    weights = np.full(400, 1.0 / 400)
+    kept, own = kept_points(theta, weights, np.eye(3), 32)
+    assert own.sum() == pytest.approx(1.0)
+    assert 1.0 / (own @ own) > 16.0  # as they were, eight points had the weight of all
+    for values in (theta[:, 0], theta[:, 0] ** 2, np.exp(0.5 * theta[:, 0])):
+        assert own @ values[kept] == pytest.approx(values.mean(), rel=0.1)
+
+
+RING = [(i, (i + k) % 25) for k in (1, 3) for i in range(25)]
+
+
+@pytest.mark.parametrize(("seed", "truth"), [(1, 0.188), (8, 0.293)])
+def test_an_intercept_whose_variance_is_in_a_tail_of_theta(seed: int, truth: float) -> None:
+    """Where rho is near 1 it is known to 2, elsewhere to 0.2; ``truth`` is by sums over 2,000 points of theta."""
+    rng = np.random.default_rng(seed)
+    region = rng.integers(0, 25, 120)
+    counts = rng.negative_binomial(3, 3.0 / (3.0 + np.exp(1.0 + 0.4 * np.sin(region / 2.0))))
+    fit = klimb.fit("y ~ car(r, graph=G)", {"r": region, "y": counts}, "negative_binomial", graphs={"G": RING})
+    assert fit.coefficients["sd"][0] == pytest.approx(truth, rel=0.08)  # was 0.37 and 0.48

@@ -27,8 +27,10 @@ from klimb.models.sampled_theta import (
     GOOD_KHAT,
     SMOOTH,
     SampledTheta,
+    UnevenVariance,
     bent,
     calibrated,
+    kept_points,
     mixture_log_density,
     smoothed_points,
 )
@@ -36,7 +38,7 @@ from klimb.models.search import Evaluator, Peak, Stopped
 from klimb.numerics.arrays import Array
 from klimb.numerics.pareto import smooth_log_weights
 from klimb.numerics.proposals import SplitStudent, StudentMixture, fit_students, students_at
-from klimb.numerics.surrogate import nearest_of, quadratics
+from klimb.numerics.surrogate import quadratics
 
 SPARING = 128  # points that may be had below which fits are so expensive that as few as possible are made
 ENOUGH_EFFECTIVE = 500.0  # effective points that are enough whatever the share
@@ -53,6 +55,7 @@ STEPS, NOTHING = 6, 4.0  # fits along such a tail, and nats below its best at wh
 CLIMBS, CLIMBED = 3, 0.25  # fits at most that climb to the ridge again, and nats from which they do
 HEAVY, MOST_HEAVY = 0.02, 8  # share of a variance at one point of many from which it is fitted, and how many are
 AGREED = 0.2  # nats that a surrogate may claim too much there
+SURE = 0.04  # error of a surrogate of the log of a variance from which fits go where that variance is
 HALF = 0.5  # the same for what is printed, whose tails a test teaches most of
 
 
@@ -286,39 +289,51 @@ def _weighted(points: ThetaPoints, drawn: Any, proposals: list[tuple[int, Any]])
                         **known)
 
 
-def _shares(found: SampledTheta, inverse: Any) -> Array:
-    """What each fit stands for: the mass that is nearest to it by a surrogate, else its own weight."""
-    if found.smoothed is None:
-        return np.asarray(np.bincount(found.drawn, found.weights, minlength=len(found.theta)), dtype=float)
-    fitted = np.flatnonzero(np.isfinite(found.values))
-    nearest = nearest_of(found.smoothed.theta @ inverse.T, found.theta[fitted] @ inverse.T)
-    return np.asarray(np.bincount(fitted[nearest], found.smoothed.weights, minlength=len(found.theta)), dtype=float)
+def _followed(found: SampledTheta, points: ThetaPoints, inverse: Any) -> tuple[SampledTheta, UnevenVariance | None]:
+    """With fits where a variance is that hangs on theta, and that variance; None where no q's are remembered."""
+    for last in (False, False, True):
+        mass = found.shares(inverse)
+        some = np.flatnonzero(mass > 0.0)
+        parts = [fit[0] for k in some if (fit := points.fits[k].part) is not None]
+        if len(parts) < len(some):
+            return found, None
+        variance = UnevenVariance.of(parts, found.theta[some], mass[some])
+        if last or variance is None or found.smoothed is None or variance.logs.error <= SURE:
+            break
+        pull = found.smoothed.weights * variance(places := found.smoothed.theta)
+        for k in np.unique(_evenly(pull / pull.sum(), 2 * places.shape[1] + 4)):
+            points.objective(places[k])
+        found = replace(found, **points.known())
+    return found, variance
 
 
 def _components(found: SampledTheta, points: ThetaPoints, axes: Array) -> tuple[Components, Status]:
     """Components whose thetas are an even choice of the points by their weights, and marginals from all points."""
     count, inverse = KEPT_CORRECTED if points.corrector.wanted else KEPT, np.linalg.inv(axes)
-    chosen, shares = _kept_points(found.theta, _shares(found, inverse), inverse, count)
+    found, variance = _followed(found, points, inverse)
+    chosen, shares = kept_points(found.theta, found.shares(inverse), inverse, count, variance)
     every = [(k, share, at) for k, share in zip(chosen, shares, strict=True) if (at := points.part(k)) is not None]
     theta, w = found.theta[[k for k, _, _ in every]], np.array([share for _, share, _ in every])
     status = next((at[1] for _, _, at in every if at[1] is not Status.CONVERGED), Status.CONVERGED)
     plain = tuple(at[0] for _, _, at in every)
+    variance = UnevenVariance.of(plain, theta, w) if variance is None else variance
     corrections = lent(plain, [at[2] for _, _, at in every], theta)
     known = [(share, one) for (_, share, _), one in zip(every, corrections, strict=True) if one is not None]
     if not known:
-        return replace(_with_marginals(found, points, theta, w, plain), efficiency=points.corrector.efficiency), status
+        shown = _with_marginals(found, points, theta, w, plain, variance)
+        return replace(shown, efficiency=points.corrector.efficiency), status
     own = np.exp(-found.gains[[k for k, _, _ in every]])
-    uncorrected = _with_marginals(found.by_bounds, points, theta, w * own, plain)
+    uncorrected = _with_marginals(found.by_bounds, points, theta, w * own, plain, variance)
     flat = [(k, own * share, part) for (k, own, at), one in zip(every, corrections, strict=True)
             for share, part in shown_parts(one, at[0])]
     theta, w = found.theta[[k for k, _, _ in flat]], np.array([share for _, share, _ in flat])
-    shown = _with_marginals(found, points, theta, w, tuple(part for _, _, part in flat))
+    shown = _with_marginals(found, points, theta, w, tuple(part for _, _, part in flat), variance)
     kept = pooled([one for _, one in known], np.array([share for share, _ in known]))
     return replace(shown, uncorrected=uncorrected, **{**kept, "error": max(shown.error, kept["error"])}), status
 
 
 def _with_marginals(found: SampledTheta, points: ThetaPoints, theta: Array, w: Array,
-                    parts: tuple[WeightPosterior, ...]) -> Components:
+                    parts: tuple[WeightPosterior, ...], variance: UnevenVariance | None) -> Components:
     smoothed, khat, effective, error = found.smoothed, found.khat, found.n_effective, found.own_error
     many, many_weights = found.mass(smoothed)
     error = error if smoothed is None else float(np.nanmax([found.learnt, found.stated]))
@@ -328,16 +343,8 @@ def _with_marginals(found: SampledTheta, points: ThetaPoints, theta: Array, w: A
     every, kept = (np.clip(found.coordinates.theta(one), *limits) for one in (many, theta))
     few, others = bent(points.theta.inside(kept), points.theta.inside(every), many_weights)
     w = calibrated(few, others, w / w.sum(), many_weights)
+    if variance is not None:
+        w, left = variance.weighed((theta, few, w), (many, others, many_weights))
+        error = float(np.nanmax([error, left]))
     return Components(w, kept, parts, marginal_quantiles(every, many_weights), khat=khat, n_effective=effective,
                       points=every, point_weights=many_weights, error=error)
-
-
-def _kept_points(theta: Array, weights: Array, inverse: Any, count: int) -> tuple[Any, Array]:
-    """The ``count`` points that moments rest on most, each with the weight of those that are nearest to it."""
-    some = np.flatnonzero(weights > 1e-6 * weights.max())
-    z, own = (theta[some] - weights @ theta / weights.sum()) @ inverse.T, weights[some] / weights[some].sum()
-    if len(some) > count:
-        chosen = np.sort(np.argsort(-own * (1.0 + (z**2).sum(axis=1)), kind="stable")[:count])
-        own = np.bincount(nearest_of(z, z[chosen]), own, minlength=count)
-        some = some[chosen]
-    return some, np.asarray(own, dtype=float)

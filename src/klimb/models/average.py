@@ -24,7 +24,7 @@ from klimb.models.fitted_theta import HIGHER
 from klimb.models.model import Model
 from klimb.models.reaching import mean_by_f
 from klimb.models.repair import modes_around
-from klimb.models.sampled_theta import calibrated
+from klimb.models.sampled_theta import calibrated, uneven_variance
 from klimb.models.search import (
     FIT_TOL,
     POINT_TOL,
@@ -49,7 +49,6 @@ WIDEST = {1: 0.5 * HERMITE, 2: HERMITE}  # a lattice that has those nodes; gradi
 BENT, LOST = 0.15, 0.65  # nats that the objective may be off a bowl there, and what its square costs an sd
 TILTED = 0.5  # sds that a corrected evidence may move the bowl
 DROP = 7.0  # nats below the best at which the lattice ends
-ALIKE = 0.25  # squared variation of a coefficient's variance over theta below which lattices do not look at it
 UNFINISHED = 0.01  # mass up to which points at the limits of theta may stall: their priors are singular
 TAIL_BEGINS = 4.5  # nats below the best from which a tail is followed beyond the lattice
 SHORTER = 0.6  # share of a predicted fall that must be enough for that, for a node not to be fitted
@@ -369,14 +368,9 @@ def _moved_sd(model: Model, parts: Sequence[WeightPosterior], at: Array, log_w: 
     Its mean is left alone: it moves with theta by the unit of time or the origin of a covariate.
     """
     index = np.arange(parts[0].size)[next(iter(getattr(model, "places", ())), slice(0))]
-    if len(z) == len(at) or not len(index):
-        return 0.0
-    weights, of = np.exp(log_w - np.logaddexp.reduce(log_w)), [part.covariances(index, index) for part in parts]
-    squares = np.array(of) / np.maximum(np.max(of, axis=0), 1e-300)  # their squares may overflow in the units of y
-    uneven = weights @ squares**2 / (weights @ squares) ** 2 - 1.0
-    most = int(uneven.argmax())
-    logs = fit_surrogate(at, np.log(squares[:, most]), weights) if uneven[most] > ALIKE else None
-    return 0.0 if logs is None else abs(float(np.sqrt(density @ np.exp(logs(z)) / (weights @ squares[:, most]))) - 1.0)
+    weights = np.exp(log_w - np.logaddexp.reduce(log_w))
+    known = None if len(z) == len(at) else uneven_variance(parts, index, at, weights)
+    return 0.0 if known is None else abs(float(np.sqrt(density @ np.exp(known[1](z)) / (weights @ known[0]))) - 1.0)
 
 
 def _cut_off(shown: Array, log_w: Array) -> float:

@@ -23,6 +23,7 @@ from klimb.numerics.pareto import RELIABLE, smooth_log_weights
 EVEN = 0.02  # variance of log weights up to which moments of the weights of the model hardly change
 USABLE = 0.15  # effective draws over draws from which moments are taken
 LIKELY = 0.005  # share of a point of theta, over that of the heaviest, from which its own weights must be usable
+LITTLE = 0.005  # sds that a point of theta may add to the error of all that is shown, however wrong it is by itself
 NOTHING = np.zeros((0, 0, 0, 0))
 
 
@@ -81,10 +82,13 @@ def pooled(corrections: Sequence[Correction], shares: Array) -> dict[str, Any]:
     if all(one.third.size for one in corrections):
         third = np.asarray(np.tensordot(own, [one.third for one in corrections], axes=1))
     efficiency = np.array([one.efficiency for one in corrections])
-    weakest = float(efficiency[own >= LIKELY * own.max()].min())  # where evidence is too low, tails are cut off
+    error = np.array([one.error for one in corrections])
+    little = (error > 0.0) & (own * error <= LITTLE)  # by particles that disagree, where next to nothing hangs on them
+    likely = (own >= LIKELY * own.max()) & ~little
+    weakest = float(efficiency[likely].min(initial=1.0))  # where evidence is too low, tails are cut off
     return {"efficiency": weakest if weakest < USABLE else float(own @ efficiency), "third": third,
             "correction_khat": smooth_log_weights(logs).khat if len(logs) else float("nan"),
-            "error": float(np.sqrt(own**2 @ np.array([one.error**2 for one in corrections]))),
+            "error": float(np.sqrt(own**2 @ error**2)),
             "weighed": float(own @ np.array([one.weighed for one in corrections]))}
 
 

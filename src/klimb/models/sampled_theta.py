@@ -9,11 +9,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from klimb.numerics.arrays import Array
+from klimb.latents.weights_posterior import WeightPosterior
+from klimb.numerics.arrays import Array, Index
 from klimb.numerics.mixtures import mixture_quantile
 from klimb.numerics.pareto import RELIABLE, smooth_log_weights
 from klimb.numerics.proposals import HalfLines, fit_students, students_at
-from klimb.numerics.surrogate import fit_surrogate, nearest_of, quadratics
+from klimb.numerics.surrogate import Surrogate, fit_surrogate, nearest_of, quadratics, squared_distances
 
 GOOD_KHAT, GOOD_EFFECTIVE = 0.5, 0.3  # where a round is the last one: k-hat, and effective over drawn
 COMPONENTS = 3  # t's that are fitted to the weights
@@ -27,6 +28,9 @@ APART = 2.0  # root of the mean of squared distances, in sd, from the nearest fi
 BESIDE = 2.0  # sds from a walk along a tail, up to which it is believed there
 MANY, FEWER = 16_384, 4  # points that it weighs, and one of how many where they only say what to fit next
 SETTLED = 4  # steps to weights of few points that have the moments of many
+LOOKED_AT = 64  # weights of the model, the first ones, whose variances points of theta are weighed for
+NOTHING = 1e-4  # of the largest variance over theta: what is below adds nothing
+ALIKE = 0.25  # squared variation of a coefficient's variance over theta below which nobody looks between its points
 BENT = 3.0  # spreads from the median that theta comes to at most for those moments
 
 
@@ -96,6 +100,14 @@ class SampledTheta:
         weights = self.weights
         keep = weights > 1e-6 * weights.max()
         return self.drawn_theta[keep], weights[keep] / weights[keep].sum()
+
+    def shares(self, inverse: Any) -> Array:
+        """What each fit stands for: the mass that is nearest to it by a surrogate, else its own weight."""
+        if self.smoothed is None:
+            return np.asarray(np.bincount(self.drawn, self.weights, minlength=len(self.theta)), dtype=float)
+        fitted = np.flatnonzero(np.isfinite(self.values))
+        nearest = nearest_of(self.smoothed.theta @ inverse.T, self.theta[fitted] @ inverse.T)
+        return np.bincount(fitted[nearest], self.smoothed.weights, minlength=len(self.theta)).astype(float)
 
     def log_evidence(self) -> float:
         """The log of the integral of the objective, by many points where that can be: few have the noise of few."""
@@ -241,8 +253,12 @@ def bent(theta: Array, many: Array, weights: Array) -> tuple[Array, Array]:
     return theta / np.sqrt(1.0 + (theta / BENT) ** 2), many / np.sqrt(1.0 + (many / BENT) ** 2)
 
 
-def calibrated(theta: Array, many: Array, weights: Array, many_weights: Array) -> Array:
-    """Weights of a few points, changed least so that first and second moments of theta are those of many points."""
+def calibrated(theta: Array, many: Array, weights: Array, many_weights: Array,
+               also: tuple[Array, Array] | None = None) -> Array:
+    """Weights of a few points, changed least so that first and second moments of theta are those of many points.
+
+    So is the mean of what is ``also`` known at the few and at the many.
+    """
     centre = many_weights @ many
     sd = np.sqrt(many_weights @ (many - centre) ** 2) + 1e-300
     phi, goal = quadratics((theta - centre) / sd), many_weights @ quadratics((many - centre) / sd)
@@ -254,9 +270,92 @@ def calibrated(theta: Array, many: Array, weights: Array, many_weights: Array) -
             break
     else:
         return weights
+    if also is not None:
+        mean = many_weights @ also[1]
+        own = (also[0] - mean) / (np.sqrt(many_weights @ (also[1] - mean) ** 2) + 1e-300)
+        phi, goal = np.column_stack([phi, own]), np.append(goal, 0.0)
     # w_i (1 + lambda' phi_i) has the moments that it shall have; weights stay positive, which takes further steps.
     own = weights
     for _ in range(SETTLED):
         scale = np.linalg.lstsq(phi.T @ (own[:, None] * phi), goal - own @ phi, rcond=1e-10)[0]
         own = np.clip(own * (1.0 + phi @ scale), 0.2 * weights, 5.0 * weights)
     return np.asarray(own / own.sum())
+
+
+def uneven_variance(parts: Sequence[WeightPosterior], index: Index, at: Array,
+                    weights: Array) -> tuple[Array, Surrogate] | None:
+    """Of the weights at ``index`` that whose variance hangs most on theta: the variance, at most 1, and a surrogate.
+
+    The surrogate is one of its log, through points ``at`` theta. None where no variance hangs much on theta, or too
+    little is known.
+    """
+    if not len(index):
+        return None
+    of = [part.covariances(index, index) for part in parts]
+    squares = np.array(of) / np.maximum(np.max(of, axis=0), 1e-300)  # their squares may overflow in the units of y
+    squares = np.maximum(squares, NOTHING)
+    uneven = weights @ squares**2 / (weights @ squares) ** 2 - 1.0
+    most = int(uneven.argmax())
+    logs = fit_surrogate(at, np.log(squares[:, most]), weights) if uneven[most] > ALIKE else None
+    return None if logs is None else (squares[:, most], logs)
+
+
+@dataclass(frozen=True, eq=False)
+class UnevenVariance:
+    """The variance of a weight at places of theta, at most 1, by a surrogate of its log in whitened coordinates."""
+
+    logs: Surrogate
+    centre: Array
+    root: Array
+
+    @classmethod
+    def of(cls, parts: Sequence[WeightPosterior], places: Array, weights: Array) -> Self | None:
+        """Of the weight of the model whose variance hangs most on theta; None where none does, or too little is known.
+        """
+        share = weights / weights.sum()
+        centre = share @ places
+        spread = (places - centre).T @ (share[:, None] * (places - centre))
+        root = np.linalg.cholesky(spread + 1e-12 * (np.trace(spread) + 1e-300) * np.eye(len(spread)))
+        at, index = np.linalg.solve(root, (places - centre).T).T, np.arange(min(parts[0].size, LOOKED_AT))
+        known = uneven_variance(parts, index, at, share)
+        return None if known is None else cls(known[1], centre, root)
+
+    def __call__(self, places: Array) -> Array:
+        logs = self.logs(np.asarray(np.linalg.solve(self.root, (places - self.centre).T).T, dtype=float))
+        return np.asarray(np.exp(np.minimum(logs, 0.0)))  # no more than at the points themselves
+
+    def weighed(self, few: tuple[Array, Array, Array], many: tuple[Array, Array, Array]) -> tuple[Array, float]:
+        """Weights of few points, for which its mean is that over many, and the error of an sd that is left.
+
+        Both come as places, what moments are taken of, and weights. Where correlations of a field may be 1, a few
+        points of theta have nearly all of the variance of its level.
+        """
+        (theta, own_moments, w), (places, moments, weights) = few, many
+        own, between = self(theta), self(places)
+        moved, goal = calibrated(own_moments, moments, w, weights, (own, between)), float(weights @ between)
+        before, after = (abs(float(np.sqrt(one @ own / goal)) - 1.0) for one in (w, moved))
+        return moved, max(after, min(before, 0.5 * self.logs.error))
+
+
+def kept_points(theta: Array, weights: Array, inverse: Any, count: int,
+                variance: UnevenVariance | None = None) -> tuple[Any, Array]:
+    """The ``count`` points that mass is nearest to, each with the weight of those that are nearest to it.
+
+    The next one is always that which brings the mean squared distance from the mass down most: neither a tail nor the
+    bulk is left to a few, and what the weights of the model vary by between their points is small. Half of that mass
+    is that of a ``variance`` which hangs on theta.
+    """
+    some = np.flatnonzero(weights > 1e-6 * weights.max())
+    z, own = (theta[some] - weights @ theta / weights.sum()) @ inverse.T, weights[some] / weights[some].sum()
+    if len(some) > count:
+        between, chosen = squared_distances(z, z), list[int]()
+        left, pull = np.full((len(some), 1), np.inf), own
+        if variance is not None:
+            at = own * variance(theta[some])
+            pull = 0.5 * (own + at / at.sum())
+        while len(chosen) < count:
+            chosen.append(int((pull @ np.minimum(left, between)).argmin()))
+            left = np.minimum(left, between[:, chosen[-1:]])
+        own = np.bincount(nearest_of(z, z[np.sort(chosen)]), own, minlength=count)
+        some = some[np.sort(chosen)]
+    return some, np.asarray(own, dtype=float)
