@@ -339,7 +339,10 @@ class NegativeBinomial(Site):
 
     def constant(self, y: Array) -> Array:
         # log gamma(y + size) - log gamma(size) - log y!, as a binomial coefficient times size / (y + size).
-        return special.log_binomial(y + self.size, y, np.asarray(self.size)) - np.log1p(y / self.size)
+        def of(y: Array) -> Array:
+            return special.log_binomial(y + self.size, y, np.asarray(self.size)) - np.log1p(y / self.size)
+
+        return of(y) if np.ndim(self.size) else special.of_counts(of, y)
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         shifted = m - np.log(self.size)
