@@ -28,7 +28,7 @@ from klimb.sites.base import Site
 from klimb.trust.collapsed import CollapsedWeights
 
 MOST_TERMS = 100_000  # rows times points of theta, all at once; with more few points tell the others
-SOME_ROWS, LEAST_POINTS = 400, 4  # that say which points these are; points beside two for each hyperparameter
+SOME_ROWS, LEAST_POINTS = 1_000, 4  # that say which points these are; points beside two for each hyperparameter
 MOST_MOMENTS, MOST_POINTS = 5_000, 12  # the same, and points, for distribution functions, which cost quadrature
 # Nodes per coefficient of a level with few rows, and with many: 1 / p(y_i | f_i) reaches farther out than q does.
 LEFT_NODES, MANY_ROWS = {1: (31, 15), 2: (11, 9), 3: (5, 5)}, 10
@@ -205,7 +205,7 @@ def _telling(model: Any, points: Array, parts: list[Any], shares: Array, data: O
     up to a nat for each hyperparameter. Draws have no such order: few of them serve.
     """
     count = max(MOST_TERMS // data.n, 2 * points.shape[1] + LEAST_POINTS)
-    if len(points) <= count:
+    if len(points) <= count or data.n <= SOME_ROWS:
         return np.arange(len(points)), None
     order = np.random.default_rng(0).permutation(data.n)
     some = np.sort(order[np.argsort(-data.counts[order], kind="stable")[:SOME_ROWS]])
