@@ -17,19 +17,18 @@ from klimb._stored import SKIPPED, stored
 from klimb.errors import InputError
 from klimb.infer.problem import Problem
 from klimb.latents.base import Posterior
-from klimb.latents.outputs import independent_variances
 from klimb.likelihoods import Observed
-from klimb.models.averages import log_predictive, place_of
+from klimb.models.cavities import Cavities, cavities, coupled_cavities, places_among
 from klimb.models.components import Components
 from klimb.numerics.arrays import Array
 from klimb.numerics.dense import row_blocks
 from klimb.numerics.pareto import smooth_log_weights
+from klimb.numerics.skeleton import skeleton
 from klimb.sites.base import Site
-from klimb.sites.prediction import class_chances
-from klimb.sites.wrappers import Censored
 from klimb.trust.collapsed import CollapsedWeights
 
-MOST_TERMS = 100_000  # rows times points of theta
+MOST_TERMS = 100_000  # rows times points of theta, all at once; with more few points tell the others
+SOME_ROWS, LEAST_POINTS = 1_000, 4  # that say which points these are; points beside two for each hyperparameter
 MOST_MOMENTS, MOST_POINTS = 5_000, 12  # the same, and points, for distribution functions, which cost quadrature
 # Nodes per coefficient of a level with few rows, and with many: 1 / p(y_i | f_i) reaches farther out than q does.
 LEFT_NODES, MANY_ROWS = {1: (31, 15), 2: (11, 9), 3: (5, 5)}, 10
@@ -151,78 +150,6 @@ class LeaveOneOut:
         return f"LeaveOneOut(elpd={self.elpd:.4g}, se={self.se:.2g}, n={len(self.log_density)}{failed})"
 
 
-@dataclass(frozen=True, eq=False)
-class Cavities:
-    """f of each datum without its own site, output by output, under one Gaussian q; NaN where it is improper."""
-
-    m: Array
-    v: Array
-    log_density: Array
-    site: Site
-    y: Array
-
-    def moments(self, rows: Any) -> tuple[Array, Array, Array, Array]:
-        """Mean, variance, P(Y < y) and P(Y <= y) of some data before they were seen."""
-        places = _places(rows, self.site, len(self.y))
-        site, y, m, v = self.site.rows(rows), self.y[rows], self.m[places], self.v[places]
-        if site.response == "classes" and len(site.labels()) == 2:
-            own, up = np.exp(self.log_density[rows]), y == site.labels()[1]
-            mean = np.where(up, own, 1.0 - own)
-            return mean, own * (1.0 - own), np.where(up, 1.0 - own, 0.0), np.where(up, 1.0, own)
-        if site.response == "classes":
-            chances, classes = class_chances(site, m, v), np.arange(len(site.labels()), dtype=float)
-            mean, upto = chances @ classes, np.cumsum(chances, axis=1)
-            place, number = np.searchsorted(site.labels(), y), np.arange(len(y))
-            below = np.where(place > 0, upto[number, np.maximum(place - 1, 0)], 0.0)
-            variance = np.einsum("nk,nk->n", chances, (classes - mean[:, None]) ** 2)
-            return mean, variance, below, np.minimum(upto[number, place], 1.0)
-        mean, variance = site.response_moments(m, v)
-        at = place_of(site, y, m, v)
-        below = np.maximum(at - np.exp(self.log_density[rows]), 0.0) if site.discrete else at
-        if isinstance(site, Censored):  # all that is larger is possible
-            at = np.where(np.asarray(site.status) > 0.0, at, 1.0)
-        return mean, variance, below, at
-
-
-def cavities(site: Site, y: Array, m: Array, v: Array, slack: Array, a: Array, gamma: Array,
-             counts: Array | None = None) -> Cavities:
-    """The cavities of clean data from their marginals and their own sites (a, gamma), how often they count if known."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        cavity = 1.0 / (1.0 / (v - slack) - gamma)
-    proper = np.isfinite(cavity) & (cavity >= 0)
-    v_out = np.where(proper, cavity + slack, np.nan)
-    m_out = np.where(proper, m - cavity * a, np.nan)
-    density = np.full(len(y), np.nan)
-    rows: Any = slice(None) if proper.all() else np.flatnonzero(proper.reshape(site.n_outputs, -1).all(axis=0))
-    places = rows if proper.all() else _places(rows, site, len(y))
-    known = None if counts is None or np.any(slack) else ((gamma * v)[places], counts[places])
-    density[rows] = log_predictive(site.rows(rows), y[rows], m_out[places], v_out[places], m[places], v[places], known)
-    return Cavities(m_out, v_out, density, site, y)
-
-
-def coupled_cavities(site: Site, y: Array, m: Array, S: Array) -> Cavities:
-    """The same where the latent values of a datum have the covariances S: (S^-1 - W)^-1 with W = E[diag(p) - p p'].
-
-    W, like all that a site of classes says, depends on differences of latent values alone.
-    """
-    n, classes = S.shape[:2]
-    m_out, v_out, density = m.reshape(classes, n).T.copy(), np.empty((n, classes)), np.empty(n)
-    for rows in row_blocks(n, (2 * classes) ** 2):
-        own, mean, v = site.rows(rows), m_out[rows].T.ravel(), independent_variances(S[rows]).T.ravel()
-        W, alpha = own.couplings(y[rows], mean, v), own.oracle(y[rows], mean, v).alpha.reshape(classes, -1).T
-        assert W is not None
-        cavity = np.asarray(np.linalg.solve(np.eye(classes) - S[rows] @ W[:, :classes, :classes], S[rows]), dtype=float)
-        m_out[rows] += np.einsum("icd,id->ic", cavity, alpha)
-        v_out[rows] = independent_variances(cavity)
-        density[rows] = own.log_predictive(y[rows], m_out[rows].T.ravel(), v_out[rows].T.ravel())
-    return Cavities(m_out.T.ravel(), v_out.T.ravel(), density, site, y)
-
-
-def _places(rows: Any, site: Site, n: int) -> Any:
-    """Where the latent values of these data are: output by output."""
-    return (np.arange(site.n_outputs)[:, None] * n + rows).ravel()
-
-
 def loo(posterior: Posterior, site: Site, y: Any) -> LeaveOneOut:
     """Leave-one-out predictive densities of a converged result of the engine.
 
@@ -252,39 +179,68 @@ def leave_one_out(model: Any, components: Components, data: Observed, q: Posteri
         same = (plain.theta[:, None] == components.theta).all(axis=2)
         weights, components = same @ (weights / np.maximum(same.sum(axis=0), 1)), plain
         weights = weights if weights.any() else plain.weights
-    keep = _affordable(weights, data.n)
-    shares = weights[keep] / weights[keep].sum()
+    keep, among = np.flatnonzero(weights >= LEAST_WEIGHT * weights.max()), None
     alone = len(components.parts) == 1 and data.weights is None and not components.parts[0].couples
     if q is not None and alone and q.spread and len(q.m) == data.n and not q.latent.by_products:
         site, m = model.new_site(data.aux), q.m if data.offset is None else q.m + data.offset
         every = [cavities(site, site.validate(data.y), m, q.v, q.latent.slack, q.a, q.gamma, data.counts)]
     else:
-        every = _every_cavity(model, components.theta[keep], [components.parts[k] for k in keep], data)
+        shares, parts = weights[keep] / weights[keep].sum(), [components.parts[k] for k in keep]
+        chosen, onto = _telling(model, components.theta[keep], parts, shares, data)
+        among, keep, at_once = None if onto is None else (onto, shares), keep[chosen], max(MOST_TERMS // data.n, 1)
+        every = [one for k in range(0, len(keep), at_once) for one in _every_cavity(
+            model, components.theta[keep[k : k + at_once]], [parts[i] for i in chosen[k : k + at_once]], data)]
+    shares = weights[keep] / weights[keep].sum()
     few = plain is components and data.n <= FEW_ROWS * plain.parts[0].size  # rows of a level, of which there are fewer
     if few and components.parts[0].by_levels:
         own = [components.parts[k] for k in keep]
         every = _levels_left_out(model, components.theta[keep], own, shares, data, every)
-    return replace(mixed(every, np.log(shares), data.weights), sampled_from=data.sampled_from)
+    return replace(mixed(every, np.log(shares), data.weights, among), sampled_from=data.sampled_from)
 
 
-def _every_cavity(model: Any, points: Array, parts: list[Any], data: Observed) -> list[Cavities]:
-    """Of all rows at several points of theta, by q of the weights there."""
+def _telling(model: Any, points: Array, parts: list[Any], shares: Array, data: Observed) -> tuple[Any, Array | None]:
+    """Points of theta at which all rows are looked at, and how log densities at all points follow from those.
+
+    They are smooth in theta, in the same way for all rows, so some rows say how. Points that are left out would cost
+    up to a nat for each hyperparameter. Draws have no such order: few of them serve.
+    """
+    count = max(MOST_TERMS // data.n, 2 * points.shape[1] + LEAST_POINTS)
+    if len(points) <= count or data.n <= SOME_ROWS:
+        return np.arange(len(points)), None
+    order = np.random.default_rng(0).permutation(data.n)
+    some = np.sort(order[np.argsort(-data.counts[order], kind="stable")[:SOME_ROWS]])
+    told = list[Array]()
+    for k, part in enumerate(parts):
+        one, = _every_cavity(model, points[k : k + 1], [part], data, some)
+        if not one.v.any():
+            return np.sort(np.argsort(-shares, kind="stable")[:count]), None
+        told.append(one.log_density)
+    densities, counts = np.array(told), data.counts[some]
+    good = np.isfinite(densities).all(axis=0)
+    densities, counts = densities[:, good], counts[good]
+    return skeleton(densities * np.sqrt(counts), np.column_stack([densities @ counts, points]), shares, count)
+
+
+def _every_cavity(model: Any, points: Array, parts: list[Any], data: Observed, some: Any = None) -> list[Cavities]:
+    """Of all rows, or some, at several points of theta, by q of the weights there."""
     known, models = list[Cavities | None](), [model.moved(theta) for theta in points]
     waiting = list[tuple[Site, Array, Array, Array]]()  # points of theta whose rows are looked at together
-    prepared, site = model.prepare(None), models[0].new_site(data.aux)
-    y, rows = site.validate(data.y), [here.functionals(prepared) for here in models]
+    prepared, n, data = model.prepare(None), data.n, data if some is None else data.take(some)
+    site, rows = models[0].new_site(data.aux), [here.functionals(prepared) for here in models]
+    y, at = site.validate(data.y), slice(None) if some is None else places_among(some, site, n)
     moments = type(parts[0]).at_each(parts, [own.L for own in rows], [own.rest for own in rows])
     for here, part, own, centre, v in zip(models, parts, rows, *moments, strict=True):
-        m = centre + own.shift
+        m, v, slack = (centre + own.shift)[at], v[at], here.slack[: len(v)][at]
         if model.likelihood.parameters:  # else the site does not move with theta
             site = here.new_site(data.aux)
         if part.couples:
-            known.append(coupled_cavities(site, y, m, part.within(own.L, own.rest)))
+            S = part.within(own.L, own.rest)
+            known.append(coupled_cavities(site, y, m, S if some is None else S[some]))
         elif not v.any():  # a draw
             known.append(Cavities(m, v, site.log_density(y, m), site, y))
         else:
             known.append(None)
-            waiting.append((site, m, v, here.slack[: m.size]))
+            waiting.append((site, m, v, slack))
     others = iter(_of_points(waiting, y, data.counts) if waiting else ())
     return [next(others) if one is None else one for one in known]
 
@@ -366,17 +322,11 @@ def _levels_left_out(model: Any, points: Array, parts: Any, shares: Array, data:
             for one, (density, mean, variance), (d, m, v) in zip(every, bare, moves, strict=True)]
 
 
-def _affordable(weights: Array, n: int) -> Array:
-    """The points that weigh something, as many as `MOST_TERMS` allows: with many rows the others hardly differ."""
-    order = np.argsort(-weights, kind="stable")
-    some = order[weights[order] >= LEAST_WEIGHT * weights.max()]
-    return np.sort(some[: max(MOST_TERMS // max(n, 1), 1)])
-
-
-def mixed(parts: list[Cavities], log_shares: Array, weights: Array | None) -> LeaveOneOut:
+def mixed(parts: list[Cavities], log_shares: Array, weights: Array | None, among: Any = None) -> LeaveOneOut:
     """p(y_i | others) = 1 / sum_k w_k / p_k(y_i | others): leaving i out also changes how likely each theta is.
 
-    Where parts are draws, with f known in each, these are importance weights, whose tails are smoothed.
+    Where parts are draws, with f known in each, these are importance weights, whose tails are smoothed. Parts at few
+    of the points come with what makes log densities at all points of theirs, and the shares of all.
     """
     densities = np.array([part.log_density for part in parts])
     log_w = log_shares[:, None] - densities
@@ -385,7 +335,12 @@ def mixed(parts: list[Cavities], log_shares: Array, weights: Array | None) -> Le
         good = np.flatnonzero(np.isfinite(log_w).all(axis=0))
         log_w[:, good] = np.array([smooth_log_weights(log_w[:, i]).log_weights for i in good]).T
     with np.errstate(invalid="ignore"):  # a density of infinity under one theta and of 0 under another
-        found = _log_sum(log_w + densities) - _log_sum(log_w)
+        if among is None:
+            found = _log_sum(log_w + densities) - _log_sum(log_w)
+        else:
+            found, (onto, shares) = np.empty(densities.shape[1]), among
+            for rows in row_blocks(len(found), 2 * len(onto)):
+                found[rows] = -_log_sum(np.log(shares)[:, None] - onto @ densities[:, rows])
     most = min(max(MOST_MOMENTS // max(log_w.shape[1], 1), 1), MOST_POINTS) if not drawn else len(parts)
     heavy = np.sort(np.argsort(-log_shares, kind="stable")[:most])
     some = [parts[k] for k in heavy]

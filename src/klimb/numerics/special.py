@@ -13,7 +13,7 @@ G(z) - log z -> 0 far away. The series of Weideman (1994, SIAM J. Numer. Anal. 3
 integrates term by term, as dZ/dz = 2iL / (L - iz)^2: Re G(z) = log|L - iz| - sqrt(pi)/L Re[P(Z) - P(-1)], P' = p.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import expm1, factorial, log
 from typing import Any, TypeAlias
@@ -67,6 +67,12 @@ def stirling_error(x: Array) -> Array:
     large, small = x >= 12.0, np.minimum(x, 12.0)
     direct = gammaln(small) - (small - 0.5) * np.log(small) + small - HALF_LOG_2PI
     return np.where(large, _odd_series(np.maximum(x, 12.0), _STIRLING), direct) if large.any() else direct
+
+
+def of_counts(function: Callable[[Array], Array], y: Array) -> Array:
+    """function(y) of whole numbers, each of which is worked out once where they are small beside how many there are."""
+    most = float(np.max(y, initial=0.0))
+    return function(y) if most >= y.size else np.asarray(function(np.arange(most + 1.0))[y.astype(np.intp)])
 
 
 # Coefficients of x^-3, x^-5, ... in the series of trigamma(x) - 1/x - 1/(2x^2), B_2k.

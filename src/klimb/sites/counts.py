@@ -284,9 +284,7 @@ class Poisson(Site):
     advice = "Use Gamma or Gaussian for measurements."
 
     def constant(self, y: Array) -> Array:
-        # y log y - y - log y! by Stirling's formula, of which only the small terms remain; 0 at y = 0.
-        positive = np.maximum(y, 1.0)
-        return np.where(y > 0.0, -0.5 * np.log(positive) - special.HALF_LOG_2PI - special.stirling_error(positive), 0.0)
+        return special.of_counts(_stirling_rest, y)
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         return rate_expectation(y, m + np.log(self.exposure), v)
@@ -302,6 +300,12 @@ class Poisson(Site):
     def cdf(self, y: Array, f: Array) -> Array:
         with np.errstate(over="ignore", under="ignore"):
             return np.asarray(gammaincc(y + 1.0, np.minimum(self.exposure * np.exp(f), 1e300)))
+
+
+def _stirling_rest(y: Array) -> Array:
+    """y log y - y - log y! by Stirling's formula, of which only the small terms remain; 0 at y = 0."""
+    positive = np.maximum(y, 1.0)
+    return np.where(y > 0.0, -0.5 * np.log(positive) - special.HALF_LOG_2PI - special.stirling_error(positive), 0.0)
 
 
 def rate_expectation(y: Array, log_rate: Array, v: Array) -> Expectation:
@@ -335,7 +339,10 @@ class NegativeBinomial(Site):
 
     def constant(self, y: Array) -> Array:
         # log gamma(y + size) - log gamma(size) - log y!, as a binomial coefficient times size / (y + size).
-        return special.log_binomial(y + self.size, y, np.asarray(self.size)) - np.log1p(y / self.size)
+        def of(y: Array) -> Array:
+            return special.log_binomial(y + self.size, y, np.asarray(self.size)) - np.log1p(y / self.size)
+
+        return of(y) if np.ndim(self.size) else special.of_counts(of, y)
 
     def oracle(self, y: Array, m: Array, v: Array) -> Expectation:
         shifted = m - np.log(self.size)
