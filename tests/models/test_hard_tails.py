@@ -267,7 +267,7 @@ def test_a_size_without_end_beside_two_other_hyperparameters() -> None:
     for name in ("sd(gp(x, z))", "lengthscale(gp(x, z))"):
         assert rows[name].mean == pytest.approx(truth[name]["mean"], abs=0.05 * truth[name]["sd"])
         assert rows[name].sd == pytest.approx(truth[name]["sd"], rel=0.1)
-    assert rows["size"].lower ** -0.5 == pytest.approx(truth["_size"]["lower"] ** -0.5, abs=0.03)
+    assert rows["size"].lower ** -0.5 == pytest.approx(truth["_size"]["lower"] ** -0.5, abs=0.06)  # 0.08 sd
 
 
 def test_the_far_end_of_that_size() -> None:
